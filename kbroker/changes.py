@@ -50,7 +50,10 @@ _TIMEOUT_MS: Final = 30_000
 
 
 class Failure(NamedTuple):
-    """One refusal by Kafka: `name` is the entity to change, `about` its refused part, or empty for all of it."""
+    """One refusal by Kafka.
+
+    `name` is the entity to change; `about` is its refused part, or empty for the complete entity.
+    """
 
     name: str
     code: int
@@ -61,7 +64,7 @@ class Failure(NamedTuple):
 
 
 class Unanswered(Exception):  # noqa: N818 - an outcome
-    """No broker answered a request: Kafka's error code, -1 if there is none, and a line for people."""
+    """No broker answered a request. The fields are Kafka's error code (-1 if there is none) and a line for people."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -69,9 +72,10 @@ class Unanswered(Exception):  # noqa: N818 - an outcome
 
 
 class Cluster(Protocol):
-    """Sends requests to the right broker; retries while the right broker changes. Raises Unanswered.
+    """Sends requests to the right broker; retries while the right broker changes.
 
-    `code` returns an answer's error code, by which the sender detects such a change.
+    Raises Unanswered. `code` returns an answer's error code; the sender detects a change of the right broker by this
+    code.
     """
 
     def ask_coordinator(
@@ -93,7 +97,7 @@ class Cluster(Protocol):
         ...
 
     def wait_for_partitions(self, topics: Sequence[str], count: int, /) -> None:
-        """Wait until every broker knows this number of partitions of topics, 0 if they were deleted. Never fails."""
+        """Wait until every broker knows this number of partitions of topics (0 for deleted topics). Never fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ class Change:
     Braces contain the entity's name and the fields.
     """
     done: str
-    """The text after a success, in the same form."""
+    """The text after a success, in the same form as `doing`."""
     warning: str
     """The text of the console's form."""
     fields: tuple[Field, ...] = ()
@@ -135,7 +139,7 @@ class Change:
 
     @property
     def slug(self) -> str:
-        """The name of the change among those of all kinds, like "topic-delete"."""
+        """The unique name of the change among the changes of all kinds, like "topic-delete"."""
         return f"{self.of}-{self.name}"
 
     def make(self, cluster: Cluster, names: Sequence[str], values: Values) -> list[Failure]:
@@ -184,7 +188,7 @@ def _delete_topics(cluster: Cluster, names: Sequence[str], _: Values) -> list[Fa
 
 
 def _delete_groups(cluster: Cluster, names: Sequence[str], _: Values) -> list[Failure]:
-    """Request each coordinator once to delete all its groups; then delete the groups that have moved, one by one."""
+    """Send each coordinator one request to delete its groups; then delete the groups that have moved, one by one."""
     failures: list[Failure] = []
     moved: list[str] = []
     for groups in cluster.by_coordinator(names):
@@ -258,7 +262,10 @@ def _delete_share_offsets(cluster: Cluster, topics: list[OffsetDeleteRequestTopi
 
 
 def _one_by_one(names: Sequence[str], ask: Callable[[str], list[Failure]]) -> list[Failure]:
-    """Return the failures of all groups. When a group gets no answer, do not send the requests of the others."""
+    """Return the failures of all groups.
+
+    After a group without an answer, do not send the requests of further groups.
+    """
     failures: list[Failure] = []
     for number, name in enumerate(names):
         try:

@@ -16,7 +16,7 @@ class Clock(Protocol):
         """Return the milliseconds since the epoch."""
 
     def monotonic_ms(self) -> float:
-        """Return the milliseconds of a clock that never goes back."""
+        """Return the time, in milliseconds, of a clock that never goes back."""
 
 
 class SystemClock:

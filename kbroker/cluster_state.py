@@ -71,15 +71,15 @@ class TopicState:
 
     @property
     def stored_id(self) -> bytes:
-        """The id as it is stored."""
+        """The id in the form in which it is stored."""
         return self.own_id or self.topic_id
 
 
 def view_of(view: TopicState, source: TopicState | None) -> TopicState:
-    """Return a view with the partitions of its source; with none if the source is missing, or is a view itself.
+    """Return a view with the partitions of its source; without partitions if the source is missing or is a view.
 
-    A view of a source that was created again is a new topic for clients: its offsets and leader epochs begin anew. So
-    the ids of both topics together are its id.
+    If the source is created again, its view is a new topic for clients, because offsets and leader epochs begin anew.
+    So the id of a view is computed from its stored id and the id of its source.
     """
     if source is not None and source.source is not None:
         source = None
@@ -90,16 +90,16 @@ def view_of(view: TopicState, source: TopicState | None) -> TopicState:
 
 
 Views = Mapping[str, frozenset[str]]
-"""The names of the views of each source that has any."""
+"""The names of the views, by the name of their source."""
 
 
 def derived_views(
     views: Views, before: Mapping[str, TopicState], topics: dict[str, TopicState], names: dict[bytes, str],
     changed: Iterable[str],
 ) -> Views:  # fmt: skip
-    """Derive the views among changed topics, and the views of changed sources; return the views by their sources.
+    """Derive the views among changed topics, and the views of changed sources; return all views by their sources.
 
-    `topics` and `names` (by id) already contain the change, and are changed in place.
+    `topics` and `names` (by id) already contain the changed topics. This function changes both in place.
     """
     affected: dict[str, None] = {}
     for name in changed:
@@ -161,7 +161,7 @@ class ClusterState:
     cluster_id: str
     version: int = 0
     controller_id: int = NO_LEADER
-    """The active controller, as far as this broker knows."""
+    """The id of the active controller, according to this broker."""
     brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class ClusterState:
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     user_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """The configs of users, by the names in ZooKeeper paths: credentials, which must never be shown, and quotas.
+    """The configs of users, by the names in ZooKeeper paths: quotas, and credentials (never show these).
 
     A user with a client id is USER/clients/CLIENT; "" stands for all users without configs of their own.
     """
@@ -213,7 +213,7 @@ class ClusterState:
         return self.with_topics((topic,))
 
     def with_topics(self, topics: Iterable[TopicState]) -> ClusterState:
-        """Return the state with topics added or replaced. If topics have the same name, the last one counts."""
+        """Return the state with topics added or replaced. If several topics have the same name, the last one counts."""
         by_name, names = dict(self.topics), dict(self.topic_names)
         changed = []
         for topic in topics:
@@ -234,7 +234,9 @@ class ClusterState:
         return replace(self, quotas=quotas, **new)
 
     def with_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> ClusterState:
-        """Return the state with new configs of an entity; a topic must exist. Empty configs remove them.
+        """Return the state with new configs of an entity; a topic must exist.
+
+        Empty configs remove the entity's configs.
 
         `kind` is "topics", "brokers", "groups", "users", "clients", "ips" or "client-metrics".
         """

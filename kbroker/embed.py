@@ -132,10 +132,10 @@ class Embedded(ABC):
 class Broker(Embedded):
     """An embedded broker.
 
-    `config` has Kafka's keys. `port=0` selects a free port. `start` raises ConfigError, LogDirError or OSError, for the
-    errors that the command line reports. An unknown key causes a warning, or with `strict` a ConfigError. A broker can
-    be started only once. The data is in `data_dir`, or in the directories of `log.dirs`. A test can move the time with
-    `clock`, unless the test passed a clock of its own.
+    `config` has Kafka's keys. `port=0` selects a free port. `start` raises ConfigError, LogDirError or OSError for the
+    same errors that the command line reports. An unknown key causes a warning, or with `strict` a ConfigError. A broker
+    can be started only once. The data is in `data_dir`, or in the directories of `log.dirs`. A test can move the time
+    with `clock`, unless the test passed a clock of its own.
 
     With `tls`, the broker listens with SSL and generates its own `certificates`. With `users` (passwords by name), it
     listens with SASL and accepts only these users. With `acls`, it permits only the operations that the ACLs allow; the
@@ -201,10 +201,10 @@ class Broker(Embedded):
         return self._clock
 
     def reset(self) -> None:
-        """Return the broker to its state at the start. Removes topics, groups, transactions, faults and requests.
+        """Return the broker to its state at the start.
 
-        Changed settings are undone. Clients stay connected, and producer ids are not reused. The clock shows the
-        machine's time again.
+        Removes topics, groups, transactions, faults and requests, and undoes changes of settings. Clients stay
+        connected, and producer ids are not reused. The clock shows the machine's time again.
         """
         assert self._first is not None
         self._steering().reset(self._first)
@@ -365,7 +365,7 @@ class Broker(Embedded):
         if loop is None or thread is None or not thread.is_alive():
             self._remove_private()  # even if the broker has stopped by itself
             return
-        with contextlib.suppress(RuntimeError):  # the loop is closed: another thread has stopped the broker
+        with contextlib.suppress(RuntimeError):  # the loop is closed, because another thread has stopped the broker
             loop.call_soon_threadsafe(self._stop.set)
         thread.join(_STOP_SECONDS)
         if thread.is_alive():

@@ -28,7 +28,7 @@ class ClientSettings:
     password: str | None = field(default=None, repr=False)
     mechanism: str = MECHANISMS[0]
     ca: str | None = None
-    """The path of the certificate of the authority, which the client trusts."""
+    """The path of the certificate of the authority that the client trusts."""
     certificate: str | None = None
     """The path of the file that contains the client's own key and certificate."""
 
@@ -61,7 +61,7 @@ class ClientSettings:
 
     @property
     def java(self) -> dict[str, Any]:
-        """The settings for Java's clients, `--command-config`, and Spark (each name with the prefix `kafka.`)."""
+        """The settings for Java's clients, for `--command-config`, and, with the prefix `kafka.`, for Spark."""
         found = {"bootstrap.servers": self.bootstrap_servers, "security.protocol": self.security_protocol}
         if self.ca is not None:
             found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.ca}

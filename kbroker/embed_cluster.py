@@ -80,7 +80,10 @@ class ClusterBroker:
         return self._settings["log.dirs"]
 
     def start(self) -> None:
-        """Start or restart at the same address. Returns when clients can connect. Raises as `Broker.start` does."""
+        """Start or restart at the same address.
+
+        Returns when clients can connect. Raises the same errors as `Broker.start`.
+        """
         if self._node is not None:
             raise RuntimeError(f"broker {self.node_id} is running")
         self._cluster.run(self._start())
@@ -151,7 +154,7 @@ class ClusterBroker:
         node, self._node = self.node, None
         registry, self._registry = self._registry, None
         self._cluster.break_waiting(node)
-        if registry is not None and how is ClusterNode.stop:  # in a thread: requests may wait for this loop
+        if registry is not None and how is ClusterNode.stop:  # in a thread, because requests may wait for this loop
             await asyncio.to_thread(registry.stop)
         await how(node)
         if registry is not None:
@@ -311,7 +314,7 @@ class Cluster(Embedded):
         return self
 
     def _warnings(self) -> list[str]:
-        """Return the warnings about the config, which all brokers share."""
+        """Return the warnings about the config that all brokers share."""
         return BrokerConfig(self.brokers[1]._settings).warnings  # noqa: SLF001 - its other half
 
     async def _begin_security(self) -> None:
@@ -337,8 +340,8 @@ class Cluster(Embedded):
             await each._start()  # noqa: SLF001 - its other half
         for each in self.brokers.values():
             await each.node.knows_live(self.brokers, _PATIENCE_SECONDS)
-        # Create these topics now. After a broker is killed, there are too few brokers for their replicas: no group
-        # could form.
+        # Create these topics now. After a test has killed a broker, there would be too few brokers for the topics'
+        # replicas, and no group could form.
         metadata = self.brokers[1].node.member
         for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             metadata.auto_create(topic)

@@ -42,7 +42,9 @@ _UNQUOTABLE: Final = re.compile(r"[\x00-\x1f\x7f]|\$\{")
 
 
 class Acl:
-    """ACLs, defined by the options of kafka-acls and `kbroker acl add`. An option has one name or several names.
+    """ACLs, defined by the options of kafka-acls and `kbroker acl add`.
+
+    The value of an option is one name or several names.
 
     Example: Acl(allow_principal="User:alice", producer=True, topic="orders"). Raises ValueError if an option is
     missing.
@@ -88,7 +90,7 @@ class Acl:
         )
         try:
             self.entries = tuple(options.acls())
-            """The resulting entries: one for each resource, principal, host and operation."""
+            """The resulting entries: one for each combination of resource, principal, host and operation."""
         except ValueError as error:
             message = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", "_"), str(error))
             raise ValueError(message) from None
@@ -226,7 +228,7 @@ class Security:
 
 
 def _kind(value: object) -> str:
-    """Return the name of a value's type, without the value, which may contain a password."""
+    """Return the name of a value's type. Never return the value, because it may contain a password."""
     return type(value).__name__
 
 

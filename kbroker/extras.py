@@ -1,4 +1,7 @@
-"""How to install the optional parts of kbroker. Owns the text of every hint; never checks what is installed."""
+"""Hints about the installation of kbroker's optional parts.
+
+Owns the text of every hint; never checks what is installed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import sys
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that installs an extra of pyproject.toml. It needs a checkout: no package index has kbroker.
+    """Return the command that installs an extra of pyproject.toml.
+
+    The command needs a checkout: no package index has kbroker.
 
     If the virtual environment is not activated, the command names its Python, because the shell's pip belongs to
     another Python.

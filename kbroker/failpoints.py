@@ -1,8 +1,8 @@
-"""Named moments at which a test ends the process, as a crash would.
+"""Named moments (failpoints) at which a test ends the process, as a crash would.
 
-Owns the names and their trigger. They mark the steps of changes that must happen completely or not at all: files that
-are replaced, segments that are rolled, deleted, recovered or moved, transactions that end, dead letters and archives
-that are written. If this environment variable is not set, they do nothing, and cost next to nothing:
+Owns the names and their trigger. Failpoints mark the steps of changes that must happen completely or not at all:
+replacing files, rolling, deleting, recovering or moving segments, ending transactions, writing dead letters and
+archives. If this environment variable is not set, they do nothing, and cost next to nothing:
 
     KBROKER_FAILPOINTS="atomic.renamed:3,roll.created:1"     end at the third, or first, pass of one of them
 """

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class WrongValue(ValueError):  # noqa: N818 - an outcome
-    """A value is invalid; the text is a line for people."""
+    """A value is invalid; the error's text is a line for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,9 +87,10 @@ class Service:
     def listening(
         self, host: str, port: int, option: str, *, public: bool, not_public: str | None = None
     ) -> socket.socket:
-        """Return a listening socket; raises NoPlace, also if other machines could connect and `public` is false.
+        """Return a listening socket.
 
-        The reason is then `not_public`, or by default the service's own.
+        Raises NoPlace. Without `public`, this includes an address to which other machines could connect. The text then
+        contains the reason `not_public`, by default the service's own reason.
         """
         return listening(host, port, option, not_public=None if public else not_public or self.not_public)
 
@@ -121,7 +122,7 @@ REGISTRY: Final = Service(
 
 
 def is_own(host: str) -> bool:
-    """Whether a Host header's name cannot belong to another site: an address, or localhost, which needs no DNS."""
+    """Whether a Host header's name cannot belong to another site: it is an address, or localhost."""
     name = host.removeprefix("[").partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name.lower().rstrip(".") == "localhost":
         return True

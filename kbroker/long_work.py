@@ -1,4 +1,4 @@
-"""Long work on the event loop: coroutines that yield to other work; if they need memory, only a few run at a time.
+"""Long work on the event loop: coroutines that yield to other work. If they need much memory, only a few run at a time.
 
 Owns `turn`, which yields; the runners of such coroutines; the length of a slice; and the queue of work that takes
 memory while it runs. Never decides which work is first: network/turns.py decides for connections.
@@ -91,7 +91,10 @@ async def in_slices(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 async def begun_in_slices(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """Do the same with work that a new task begins: if the task is cancelled before, no coroutine remains unawaited."""
+    """Call `work` and run its coroutine as `in_slices` does.
+
+    A task that is cancelled before its start leaves no unawaited coroutine.
+    """
     return await in_slices(work())
 
 
@@ -142,7 +145,10 @@ async def awaited(answer: _T | Awaitable[_T]) -> _T:
 
 
 def then(answer: _T | Awaitable[_T], finish: Callable[[_T], _U]) -> _U | Awaitable[_U]:
-    """Apply `finish` to an answer, immediately, or after an awaitable answer is complete; then return an awaitable."""
+    """Return `finish` of an answer.
+
+    For an awaitable answer, return an awaitable that applies `finish` to the result.
+    """
 
     async def later() -> _U:
         return finish(await cast("Awaitable[_T]", answer))
@@ -160,7 +166,7 @@ async def each(items: Iterable[_U], make: Callable[[_U], _T]) -> list[_T]:
 
 
 async def every(items: Iterable[_U], work: Callable[[_U], Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Return the result of `work` for each item, which may itself be long."""
+    """Return the result of `work` for each item; the work for one item may itself be long."""
     made = []
     for item in items:
         made.append(await work(item))
@@ -192,10 +198,11 @@ class Pauses:
 
 
 class ShortTurns:
-    """While one is held, the interpreter switches between threads every 0.5 ms instead of Python's 5 ms.
+    """While one object is held, the interpreter switches between threads every 0.5 ms instead of Python's 5 ms.
 
-    A thread that waits for the disk or the network needs the interpreter after each wait. With Python's interval, it
-    gets the interpreter from a busy event loop only after 5 ms. No single call into C may take long meanwhile.
+    A thread that waits for the disk or the network needs the interpreter after each wait. With Python's interval, a
+    busy event loop gives it the interpreter only after 5 ms. While an object is held, no single call into C may take
+    long.
     """
 
     _lock: ClassVar = threading.Lock()
@@ -211,7 +218,7 @@ class ShortTurns:
             ShortTurns._held += 1
 
     def end(self) -> None:
-        """Hold it no more."""
+        """Stop holding the short interval."""
         with self._lock:
             if self._has_ended:
                 return
@@ -252,7 +259,7 @@ class _Job(Generic[_T]):
 
 
 class FewAtOnce(Generic[_T]):
-    """Runs at most `most` jobs at a time; others wait, and start in the order of their arrival.
+    """Runs at most `most` jobs at a time; other jobs wait, and start in the order of their arrival.
 
     A waiting caller runs steps of the active jobs, so that its slice is not wasted.
     """
@@ -271,7 +278,8 @@ class FewAtOnce(Generic[_T]):
     ) -> _T:
         """Run the work that `begin` creates, as soon as it may start.
 
-        `begun` is that work, if the caller has already started it; it replaces a call of `begin` if it need not wait.
+        `begun` is that work, if the caller has already started it. If the job may start immediately, `begun` replaces a
+        call of `begin`; else it is closed.
         """
         job = _Job(begin)
         if len(self._active) < self._most:
@@ -290,7 +298,7 @@ class FewAtOnce(Generic[_T]):
         try:
             return job.outcome()
         finally:
-            del job  # otherwise an error would refer to this frame, and the frame to the job: a cycle keeps memory
+            del job  # without this, an error refers to this frame, and the frame to the job: a cycle keeps memory
 
     def _step(self) -> None:
         job = self._active[0]

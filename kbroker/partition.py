@@ -29,7 +29,7 @@ GiveUp = Callable[[], object]
 Client = tuple[str, str]
 """A client id, and the client's host as Kafka writes it."""
 MOST_CLIENTS = 8
-"""For how many clients a partition notes what they have fetched."""
+"""The maximum number of clients for which a partition records the last fetched offset."""
 
 
 class Waiter(Protocol):
@@ -40,7 +40,10 @@ class Waiter(Protocol):
 
 
 class Readable(NamedTuple):
-    """An in-sync follower that has the requested offset; at `caught_up_ms` it last had all records."""
+    """An in-sync follower that has the requested offset.
+
+    `caught_up_ms` is the last time at which it had all records.
+    """
 
     broker: int
     end_offset: int
@@ -74,7 +77,7 @@ class Partition:
     )
 
     is_replicated = False
-    """Whether the partition may have replicas on other brokers (replica_manager/replicated_partition.py)."""
+    """Whether the partition may have replicas on other brokers (see replica_manager/replicated_partition.py)."""
 
     def __init__(self, topic: str, topic_id: bytes, index: int, partition_log: PartitionLog) -> None:
         self.topic = topic
@@ -94,9 +97,15 @@ class Partition:
         self.checks: RecordChecks = NO_CHECKS
         """The record checks that the topic's configs may require; after the partition is hosted, the broker's."""
         self.fetched: dict[Client, int] = {}
-        """The last offset from which some consumers have fetched records, until stuck_groups.py takes them."""
+        """The last offset from which each of some consumers has fetched records.
+
+        stuck_groups.py removes these offsets.
+        """
         self.waiters: dict[Waiter, None] = {}
-        """The waiters in the order of arrival; not a set, because its order would differ between runs."""
+        """The waiters in the order of arrival.
+
+        This is not a set, because the order of a set would differ between runs.
+        """
 
     @property
     def key(self) -> tuple[str, int]:
@@ -146,7 +155,7 @@ class Partition:
                 checks=self.checks,
             )
         except TakesLonger:
-            raise  # the append is repeated, and only the repeated append is counted
+            raise  # the caller repeats the append, and only the repeated append is counted
         except Exception as error:
             traffic.refused(error)
             raise
@@ -166,13 +175,13 @@ class Partition:
         raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def when_committed(self, offset: int, notify: Notify) -> GiveUp | None:
-        """Call `notify` when all records before `offset` are committed or cannot be; return None if already called."""
+        """Call `notify` when all records before `offset` are committed or cannot be; None after an immediate call."""
         is_committed = self.log.high_watermark >= offset
         notify(ErrorCode.NONE if is_committed else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         return None
 
     def copied(self, offset: int) -> Awaitable[None] | None:
-        """Return an awaitable for when all electable replicas have all records before an offset; None if they do."""
+        """Return an awaitable that ends when all electable replicas have all records before an offset, or None."""
         return None if self.log.high_watermark >= offset else self.committed(offset)
 
     def poke(self) -> None:
@@ -208,16 +217,16 @@ class Partition:
         return self.log.earliest_offset
 
     def when_deleted(self, _offset: int, notify: Notify) -> GiveUp | None:
-        """Call `notify` when all live replicas have deleted the records before an offset; None if already called."""
+        """Call `notify` when all live replicas have deleted records before an offset; None after an immediate call."""
         notify(ErrorCode.NONE)
         return None
 
     def check_follower(self, _broker: int, _leader_epoch: int) -> ErrorCode:
-        """Return an error if a broker has no replica of this partition, because it must not follow then."""
+        """Return an error if a broker has no replica of this partition; such a broker must not follow."""
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def follower_fetched(self, _replica: int, _offset: int, _log_start_offset: int) -> ErrorCode:
-        """Record that a follower has all records before an offset; return an error if it has no replica here."""
+        """Record that a follower has all records before an offset; return an error if the follower has no replica."""
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def may_send(self, _replica: int) -> bool:
@@ -228,7 +237,7 @@ class Partition:
         """Count the bytes sent to a throttled follower."""
 
     def readable_followers(self, _offset: int) -> Sequence[Readable]:
-        """Return the followers from which a consumer may read an offset: they are in sync and have the offset."""
+        """Return the followers from which a consumer may read an offset: those that are in sync and have the offset."""
         return ()
 
 

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 3.0
 _REQUESTS = 20
-"""How many requests a failed test shows of each kind: the last, the last rare ones, and the last with a fault."""
+"""The number of requests of each kind in a failed test's report: the last, the last rare, and the last with a fault."""
 _ALL_THE_TIME = frozenset({"ApiVersions", "ConsumerGroupHeartbeat", "Fetch", "Heartbeat", "Metadata"})
 """Requests that clients send continuously. They would hide rarer requests, like the commit that a test checks."""
 _OPTIONS = frozenset({"config", "tls", "users", "acls"})
 _STORMS = 10
-"""The most storms that a failed test shows."""
+"""The maximum number of storms in a failed test's report."""
 _USED: Final = pytest.StashKey["list[_Used]"]()
 
 
@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _keep_as_it_is(config: pytest.Config) -> None:
-    """Prevent that pytest rewrites kbroker's asserts, as it does for all modules of a plugin's distribution.
+    """Stop pytest from rewriting kbroker's asserts. It rewrites those of all modules of a plugin's distribution.
 
     A broker imports modules in its own thread, and CPython 3.11 cannot parse in two threads at a time (SystemError,
     "AST constructor recursion depth mismatch").
@@ -86,7 +86,7 @@ def _keep_as_it_is(config: pytest.Config) -> None:
     marked = getattr(hook, "_must_rewrite", None)
     if isinstance(marked, set):
         marked.discard("kbroker")
-        hook.mark_rewrite()  # it drops its cached results
+        hook.mark_rewrite()  # this call drops cached results
 
 
 @pytest.fixture(scope="session")
@@ -163,7 +163,7 @@ def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
     names = request.fixturenames
     if _has_cluster_alone(request) and "kafka_broker" not in names:
         cluster: Cluster = request.getfixturevalue("kafka_cluster")
-        yield cluster.topics.create(name).name  # deleted with the cluster
+        yield cluster.topics.create(name).name  # the topic is deleted with the cluster
         return
     steered = {"kafka_faults", "kafka_clock"} & set(names)
     is_clean = "kafka" in names or (steered and not _has_cluster_alone(request))
@@ -171,7 +171,7 @@ def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
     if not isinstance(kafka_broker, ExternalBroker):
         topic = kafka_broker.topics.create(name)
         yield name
-        with contextlib.suppress(KeyError):  # the test, or a reset, has deleted the topic
+        with contextlib.suppress(KeyError):  # the test or a reset has already deleted the topic
             topic.delete()
         return
     with _clients_warnings_ignored():

@@ -1,7 +1,7 @@
 """The table of hosted partitions; on a single node, it follows the cluster's state.
 
-Owns which partitions are hosted, were lost, or will be hosted later. Never parses requests and never elects a leader:
-it follows the state that the controller publishes. All mutable state here belongs to the event loop.
+Owns the knowledge which partitions are hosted, were lost, or will be hosted later. Never parses requests and never
+elects a leader: it follows the state that the controller publishes. All mutable state here belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -32,25 +32,28 @@ log = logging.getLogger(__name__)
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Topics whose changes are not deferred, because a coordinator loads their partitions when a change is published.
 
-A topic with many new partitions is deferred nevertheless; if the coordinator loads one of them earlier, `host_now`
+But a topic with many new partitions is deferred even then; if the coordinator loads one of them earlier, `host_now`
 hosts it.
 """
 AT_ONCE = 2
-"""The most new partitions hosted before a change of the cluster is published; hosting one takes 0.2 to 1 ms."""
+"""At most this number of new partitions is hosted before a change is published; hosting one takes 0.2 to 1 ms."""
 _SLICE, _SLICE_MS = 8, 1
-"""The most deferred partitions hosted in one turn of the loop, and its most ms: one partition may take several ms."""
+"""The maximum number of deferred partitions hosted in one turn of the loop, and the ms after which the turn ends.
+
+One partition may take several ms.
+"""
 _LARGE = 250
 """A changed topic with more partitions is processed in slices, even if all its partitions are hosted already."""
 _SETTINGS_KEPT = 1000
-"""The most cached settings, one for each combination of topic configs; computing them takes 0.1 ms each."""
+"""The maximum number of cached settings, one for each combination of topic configs; computing one takes 0.1 ms."""
 _OPENED_AT_ONCE = 8
-"""The most batches that are decompressed at the same time; each may use tens of megabytes."""
+"""The maximum number of batches that are decompressed at the same time; each may use tens of megabytes."""
 _RETRY_MS = 1000
 """The time in ms before hosting is retried for partitions that lacked a file descriptor or disk space."""
 
 
 def log_config(config: BrokerConfig, topic: TopicState | None) -> LogConfig:
-    """Return a topic's log configs with the broker's defaults; None means a topic without own configs."""
+    """Return a topic's log configs with the broker's defaults; None stands for a topic without configs of its own."""
     own = {k: v for k, v in topic.configs.items() if k in TOPIC} if topic else {}
     values = stored_values(TOPIC, own, config.topic_defaults())
     texts = {name: to_text(value) for name, value in values.items()}
@@ -93,11 +96,11 @@ class Replicas:
         """The checks of batches that take too long for one step of the loop."""
         self._is_elsewhere = is_elsewhere
         self.checks_of: Callable[[str], RecordChecks] = lambda _topic: NO_CHECKS
-        """Returns the checks of a topic's records that its configs may require."""
+        """A function that returns the checks of a topic's records that its configs may require."""
         self.on_hosted: Callable[[Partition], None] = lambda _partition: None
-        """Called with a partition that is hosted from now on, before it leads or follows."""
+        """A function that is called with a newly hosted partition, before it leads or follows."""
         self.on_reconfigured: Callable[[Partition], None] = lambda _partition: None
-        """Called with a partition after its log has got other settings."""
+        """A function that is called with a partition after the settings of its log have changed."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -134,7 +137,7 @@ class Replicas:
         return len(self._refused)
 
     def forget_settings(self) -> None:
-        """Delete the cached settings, because defaults have changed."""
+        """Delete the cached settings, because the broker's defaults have changed."""
         self._known_settings.clear()
 
     def put(self, partition: Partition) -> None:
@@ -180,9 +183,9 @@ class Replicas:
     def apply(self, old: ClusterState, new: ClusterState) -> dict[str, bytes]:
         """Apply a change of the cluster: create, reconfigure, lead, delete; return deleted topics' ids by name.
 
-        Only `AT_ONCE` new partitions are hosted before this returns. Topics with more new partitions and large changed
-        topics are deferred: they are processed in slices, and the loop serves requests between the slices. Until a
-        partition is hosted, requests for it fail with UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
+        Only `AT_ONCE` new partitions are hosted before this method returns. Topics with more new partitions and large
+        changed topics are deferred: they are processed in slices, and the loop serves requests between the slices.
+        Until a partition is hosted, requests for it fail with UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
         """
         deleted: dict[str, bytes] = {}
         if old.topics is new.topics:
@@ -344,7 +347,7 @@ class Replicas:
             elif partition.log.config is not config:
                 partition.log.update_config(config)
                 self.on_reconfigured(partition)
-                partition.poke()  # consumers may be allowed to read more now
+                partition.poke()  # the new settings may let consumers read more
             partition.replicas, partition.isr = state.replicas, state.isr
             partition.alone = len(state.isr) == 1
             partition.min_isr = needed_in_sync(config.min_insync_replicas, len(state.replicas))
@@ -363,7 +366,7 @@ class Replicas:
             self._sync()
 
     def _sync(self) -> None:
-        """Sync the directories that were created since the last call to disk."""
+        """Sync to disk the directories that were created since the last call."""
         if self._unsynced:
             self._unsynced = False
             self.logs.sync()
@@ -379,8 +382,8 @@ class Replicas:
         try:
             partition.log.leader_epochs.assign(partition.leader_epoch, partition.log.log_end_offset)
         except OSError as error:
-            # If this fails, the first append stores the epoch. An error must stop neither other partitions nor the
-            # broker's start.
+            # If this fails, the first append stores the epoch. An error must not stop other partitions or the broker's
+            # start.
             log.error("%s-%d: leader epoch %d: %s", partition.topic, partition.index, partition.leader_epoch, error)
             partition.log.report_failure(error)
 

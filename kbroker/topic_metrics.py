@@ -1,8 +1,8 @@
 """The traffic of topics on this broker, in integers that only grow.
 
 Owns the counters (one object for all partitions of a topic on this broker), and the sums of topics that have left this
-broker. The code that serves requests adds to the counters; only metrics read them. Never reads a clock: the reader
-computes rates.
+broker. The code that serves requests increases the counters; only metrics read the counters. Never reads a clock: the
+reader computes rates.
 
 The same events count as in Kafka (BrokerTopicStats): records that a leader appends for clients and coordinators, and
 bytes sent in fetch responses. A duplicate batch that is already in the log counts as a batch, and its bytes count. Its
@@ -25,8 +25,8 @@ _USUAL = frozenset(
 )
 """The errors with which Kafka refuses a batch without counting it as failed.
 
-In Kafka, KAFKA_STORAGE_ERROR is one of them, because the directory then goes offline, and is counted as offline. Here
-the cause may be a full disk, after which the broker continues, so the batch counts as failed.
+In Kafka, KAFKA_STORAGE_ERROR is one of these errors: the directory goes offline, and counts as offline. In kbroker, the
+cause may be a full disk, and the broker then continues. So the batch counts as failed.
 """
 
 
@@ -48,23 +48,23 @@ class Traffic:
 
     def __init__(self) -> None:
         self.messages_in = 0
-        """Records up to the last query.
+        """The number of records up to the last query.
 
-        The log's end offset shows how many were appended since then (Partition.count).
+        The log's end offset shows the number since then (Partition.count).
         """
         self.bytes_in = 0
         self.produces = 0
-        """The batches to append, including refused batches."""
+        """The number of batches to append, including refused batches."""
         self.failed_produces = 0
-        """Batches that were not appended, except after one of Kafka's usual errors."""
+        """The number of batches that were not appended, except after one of Kafka's usual errors."""
         self.bytes_out = 0
-        """Bytes sent to consumers, including tools that compare replicas."""
+        """The number of bytes sent to consumers, including tools that compare replicas."""
         self.fetches = 0
-        """The reads of a partition for fetch requests; each attempt counts."""
+        """The number of reads of a partition for fetch requests; each attempt counts."""
         self.failed_fetches = 0
         self.replicated_in = 0
         self.replicated_out = 0
-        """Replicated bytes: `replicated_in` from leaders, `replicated_out` to followers."""
+        """The number of replicated bytes: `replicated_in` from leaders, `replicated_out` to followers."""
         self.hosted = 0
         """The number of the topic's partitions on this broker."""
 
@@ -90,13 +90,13 @@ class TopicMetrics:
         self._by_topic: dict[str, Traffic] = {}
         self._removed = Traffic()
         self.follower_fetches: Counter[int] = Counter()
-        """Fetches by other brokers, by version."""
+        """The number of fetches by other brokers, by version."""
         self.delayed_fetches = 0
         self.delayed_produces = 0
-        """Requests that are waiting now: fetches for records, produces for other replicas."""
+        """The number of requests that wait now: fetches wait for records, produces wait for other replicas."""
 
     def host(self, topic: str) -> Traffic:
-        """Return a topic's counters, and count one more hosted partition of the topic."""
+        """Return a topic's counters, and increase its number of hosted partitions by one."""
         found = self._by_topic.get(topic)
         if found is None:
             found = self._by_topic[topic] = Traffic()
@@ -114,9 +114,10 @@ class TopicMetrics:
             self._removed.add(found)
 
     def now(self) -> tuple[list[tuple[str, Traffic]], Traffic]:
-        """Return the topics on this broker, and the sums of topics that have left it; each number is in only one.
+        """Return the topics on this broker, and the sums of topics that have left it.
 
-        The caller may read the result later, in pieces: the listed counters keep growing meanwhile, but are in no sum.
+        Each count is in only one of the two. The caller may read the result later, in pieces: the listed counters
+        increase meanwhile, but no sum contains them.
         """
         removed = Traffic()
         removed.add(self._removed)

@@ -16,7 +16,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Return why a topic must not have a name, in Kafka's words; None if it may."""
+    """Return the reason why a topic must not have a name, in Kafka's words; None if the name is legal."""
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):
@@ -29,7 +29,7 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def partition_fault(topic: str, partition: int) -> str | None:
-    """Return a text for the log, with the name cut and escaped, if a partition cannot exist; None if it can."""
+    """Return a text for the log, with the topic's name cut and escaped, if a partition cannot exist; None if it can."""
     if topic_name_fault(topic) is not None:
         return f"no topic can be named {topic[:MAX_NAME_LENGTH]!r}"
     return f"topic {topic} can have no partition {partition}" if partition < 0 else None
@@ -65,6 +65,6 @@ class CollidingNames:
             self._by_metric.pop(metric, None)
 
     def other(self, name: str, besides: Container[str] = ()) -> str | None:
-        """Return a topic, not in `besides`, whose name differs from `name` only in '.' and '_'; None without one."""
+        """Return a topic, not in `besides`, whose name differs from `name` only in '.' and '_', or None."""
         held = self._by_metric.get(name.replace(".", "_"), ())
         return next((each for each in held if each != name and each not in besides), None)

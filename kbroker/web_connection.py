@@ -14,13 +14,13 @@ from typing import Any, Final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S: Final = 5.0
-"""How many seconds a request's head may be incomplete, from the connection's start or the head's first byte."""
+"""The seconds for which a request's head may be incomplete, from the connection's start or the head's first byte."""
 BODY_S: Final = 30.0
-"""How many seconds a request's body may be incomplete, from the end of the head."""
+"""The seconds for which a request's body may be incomplete, from the end of the head."""
 READER_S: Final = 30.0
-"""How many seconds a client may leave data unread."""
+"""The seconds for which a client may leave data unread."""
 _UNSENT: Final = 256 * 1024
-"""The most unsent bytes that the kernel may buffer for each connection."""
+"""The maximum number of unsent bytes that the kernel may buffer for each connection."""
 
 
 class TimedConnection(asyncio.Protocol):
@@ -40,7 +40,8 @@ class TimedConnection(asyncio.Protocol):
         self._request_timer: asyncio.TimerHandle | None = None
         self._reader_timer: asyncio.TimerHandle | None = None
         self._socket = _of_socket(self.transport)
-        # By default less than 64 kB may stay unread forever. The TLS buffer pauses at its limit, not above it.
+        # With the default limits, less than 64 kB could stay unread forever. The TLS buffer pauses at its limit, not
+        # above it.
         is_plain = self._socket is self.transport
         self.transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
         self.follow_request()
@@ -116,8 +117,8 @@ class TimedConnection(asyncio.Protocol):
 def show_readers(listening: socket.socket) -> None:
     """Configure a listening socket so that its connections soon notice when a client reads.
 
-    By default a kernel buffers megabytes, and accepts no more until it has sent a third of them. A client that had read
-    less than this third within the time limit seemed to read nothing.
+    By default a kernel buffers megabytes, and accepts no more data until it has sent a third of the buffer. A client
+    that had read less than this third within the time limit seemed to read nothing.
     """
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # available on Linux
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)

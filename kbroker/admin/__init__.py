@@ -4,7 +4,7 @@ Owns the connection to a cluster, requests that kafka-python lacks, and the text
 code, and never prints: the command line and the console build on it.
 
 A change that all surfaces offer is a row of `kbroker/changes.py`. Any other change is one function here that uses an
-admin client. The function returns when the change is visible. It returns refusals as data (`errors.Refusal`), or raises
-AdminError. A verb (`cli/<verb>.py`) or an action of the console (`ACTIONS` of `console/pages/<subject>.py`) parses the
-arguments, calls the function and writes the text of a success.
+admin client. That function returns only when the change is visible. It returns refusals as data (`errors.Refusal`), or
+raises AdminError. A verb (`cli/<verb>.py`) or an action of the console (`ACTIONS` of `console/pages/<subject>.py`)
+parses the arguments, calls the function and writes the text of a success.
 """

@@ -48,7 +48,7 @@ def add_acls(admin: Any, acls: Sequence[Acl]) -> list[tuple[Acl, str | None]]:
 
 
 def described_acls(admin: Any, wanted: AclFilter) -> Iterator[Acl]:
-    """Return the ACLs that match a filter; raises AdminError."""
+    """Return the ACLs that match a filter. Raises AdminError."""
     answer = _answered(ask_any(admin, DescribeAclsRequest(*astuple(wanted)), DescribeAclsResponse))
     error = code_error(answer.error_code)
     if error is not None:

@@ -48,9 +48,9 @@ def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> l
 
 
 def described_cluster(admin: Any, *, fenced: bool = False) -> dict[str, Any]:
-    """Return the cluster's id, its controller and its brokers' endpoints; with `fenced`, also those of fenced brokers.
+    """Return the cluster's id, its controller and its brokers' endpoints.
 
-    Raises AdminError.
+    Raises AdminError. With `fenced`, the endpoints of fenced brokers are included.
     """
     request = DescribeClusterRequest(include_fenced_brokers=fenced)
     answer = ask_any(admin, request, DescribeClusterResponse, _WITH_FENCED if fenced else 0)
@@ -83,7 +83,7 @@ def one_broker(admin: Any, partitions: Mapping[Key, Mapping[str, Any]], broker_i
 
 
 def listed_replicas(admin: Any, broker_ids: Sequence[int], topics: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the replicas in brokers' log directories, of some topics or all, with size, lag and whether they move."""
+    """Return the replicas of some topics or all in brokers' log directories: their size, lag, and whether they move."""
     return [
         {
             "broker": int(broker["broker"]),

@@ -1,6 +1,7 @@
 """Makes a change that the table `kbroker.changes` declares, in any Kafka cluster, and describes refusals in words.
 
-Owns which broker receives the requests of a change, and how long they are retried. Never prints.
+Owns the choice of the broker that receives the requests of a change, and the time for which they are retried. Never
+prints.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Cluster:
     """Sends the requests of a change through an admin client.
 
     After the first answer, a part of the change may already be made. From then on a lost connection raises Unanswered,
-    so that the report contains every name.
+    so that the caller's report contains every name.
     """
 
     def __init__(self, admin: Any) -> None:
@@ -54,7 +55,7 @@ class _Cluster:
         for each in groups:
             node = coordinators.get(each)
             if node is None:
-                alone.append([each])  # the request for this group finds the coordinator, or why there is none
+                alone.append([each])  # the request for this group finds the coordinator, or the reason for its absence
             else:
                 found.setdefault(node, []).append(each)
         return [*found.values(), *alone]
@@ -73,7 +74,7 @@ class _Cluster:
         return 0 if found["error_code"] else len(found["partitions"])
 
     def wait_for_partitions(self, topics: Sequence[str], count: int) -> None:
-        with contextlib.suppress(KafkaError):  # the topics are changed in any case
+        with contextlib.suppress(KafkaError):  # the topics are already changed, whether or not the wait succeeds
             if count:
                 wait_for_topics(self._admin, topics, count)
             else:

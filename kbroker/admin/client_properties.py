@@ -1,7 +1,7 @@
 """Client settings for kafka-python by the names that librdkafka and Kafka's Java tools use.
 
-Owns the translation, the reading of files of settings (--command-config, and profiles), and login by a delegation
-token, which kafka-python lacks: SCRAM with one more attribute. Never connects, and never shows a value.
+Owns the translation, and the reading of files of settings (--command-config, and profiles). Owns login by a delegation
+token (SCRAM with one more attribute), because kafka-python lacks it. Never connects, and never shows a value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def normal(name: str) -> str:
 
 
 def translate(name: str, text: str) -> Texts:
-    """Return a setting under kafka-python's name; unchanged if no other client has a setting of this name."""
+    """Return a setting under kafka-python's name; return it unchanged if no other client has a setting of this name."""
     key = normal(name)
     if key in _ALIASES:
         return {_ALIASES[key]: text}
@@ -41,7 +41,7 @@ def translate(name: str, text: str) -> Texts:
 
 
 def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str]:
-    """Return the key=value lines of a file; raises AdminError whose text begins with `what`, a name for the file."""
+    """Return the key=value lines of a file. Raises AdminError; its text begins with `what`, a name for the file."""
     try:
         return parse_properties(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -51,9 +51,10 @@ def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str
 
 
 def resolved(texts: Texts, what: str, warn: Warn) -> dict[str, str]:
-    """Return a file's settings with their variables resolved by the config providers that the file configures.
+    """Return a file's settings.
 
-    Raises AdminError whose text begins with `what`, a name for the file.
+    The config providers that the file configures resolve the variables in them. Raises AdminError; its text begins with
+    `what`, a name for the file.
     """
     try:
         providers = Providers(texts.get(PROVIDERS, ""), texts)
@@ -204,7 +205,7 @@ _TOKENS: set[str] = set()
 
 
 def log_in_by_token(token_id: str) -> None:
-    """Register a delegation token's id: clients that log in with it then declare it as a token."""
+    """Register a delegation token's id. A client that logs in with this id then declares that the id is a token's."""
     _TOKENS.add(token_id)
     for mechanism in ScramClient.MECHANISMS:
         register_sasl_mechanism(mechanism, _Mechanism, overwrite=True)

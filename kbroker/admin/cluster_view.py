@@ -1,6 +1,7 @@
 """A cluster at a glance: its brokers, its topics and the health of partitions, from one Metadata request.
 
-Owns the counts per topic, which it computes once per answer: an answer may have ten thousand topics. Never prints.
+Owns the counts per topic. It computes them only once per answer, because an answer may have ten thousand topics. Never
+prints.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from kbroker.protocol.messages.cluster import (
 )
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""The internal topics; needed for brokers that do not mark them in Metadata."""
+"""The names of internal topics, for brokers that do not mark internal topics in Metadata."""
 
 
 _MISSING: Final = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -33,7 +34,7 @@ _MISSING: Final = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCo
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic: its partitions, and how many of them lack a leader or replicas."""
+    """A topic: its partitions, and the number of partitions that lack a leader or replicas."""
 
     name: str
     topic_id: Any
@@ -86,7 +87,7 @@ class ClusterView:
 
 
 def is_misled(partition: MetadataResponsePartition) -> bool:
-    """Whether another replica leads a partition although its preferred replica is in sync."""
+    """Whether the leader of a partition is not its preferred replica, although the preferred replica is in sync."""
     preferred = partition.replica_nodes[0] if partition.replica_nodes else -1
     return partition.leader_id >= 0 and partition.leader_id != preferred and preferred in partition.isr_nodes
 
@@ -94,7 +95,7 @@ def is_misled(partition: MetadataResponsePartition) -> bool:
 def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView:
     """Request the metadata of all topics or some; topics that are missing or hidden by the broker are left out.
 
-    Among all topics, a view whose source is deleted is there, without partitions.
+    A request for all topics also returns views whose source is deleted, without partitions.
     """
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     answer = ask_any(admin, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse)
@@ -113,7 +114,7 @@ def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView
 
 
 def view_with(admin: Any, name: str) -> ClusterView:
-    """Request the metadata of one topic. If it is missing, request all: it may be a view whose source is deleted."""
+    """Request a topic's metadata. If it is missing, request all topics: it may be a view whose source is deleted."""
     found = cluster_view(admin, [name])
     return found if name in found.topics or name in found.refused else cluster_view(admin)
 

@@ -1,7 +1,7 @@
 """The configs of topics, brokers, loggers, groups and client metrics: reading and setting them.
 
-Owns the kinds of entities that have configs, and the distinction of values that were set on the entity itself. Never
-prints.
+Owns the kinds of entities that have configs. Distinguishes values that were set on the entity itself from inherited
+values. Never prints.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kbroker.protocol.messages.configs import (
 
 _T = TypeVar("_T")
 _LONGEST: Final = 32_767
-"""The most bytes of a value in a request."""
+"""The maximum size in bytes of a value in a request."""
 TYPES: Final = {"topic": 2, "broker": 4, "logger": 8, "client-metrics": 16, "group": 32}
 """The kinds of config resources, with Kafka's numbers (ConfigResource.Type)."""
 _NAMES: Final = {number: name for name, number in TYPES.items()}
@@ -109,7 +109,7 @@ def topic_config(admin: Any, names: Sequence[str], key: str) -> dict[str, str]:
 
 
 def check_size(key: str, value: str | None) -> None:
-    """Raise AdminError for a value that no request can carry: brokers close the connection (Kafka's STRING)."""
+    """Raise AdminError for a value that is too long for Kafka's STRING; brokers would close the connection."""
     size = len((value or "").encode())
     if size > _LONGEST:
         raise AdminError(f"the value of {key} has {size} bytes, and a request can carry {_LONGEST}")

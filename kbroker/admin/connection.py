@@ -1,6 +1,6 @@
 """The connection to a cluster, and the texts of a client's errors.
 
-Owns the settings of the Kafka clients. The client is kafka-python, so that it works with any Kafka. Never prints.
+Owns the settings of the Kafka clients. The client is kafka-python, which works with any Kafka. Never prints.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Forgetful(dict[Any, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach a cluster: its bootstrap addresses, and client settings under kafka-python's names."""
+    """The settings for connecting to a cluster: bootstrap addresses, and client settings under kafka-python's names."""
 
     bootstrap: str
     settings: Mapping[str, Any]
@@ -87,9 +87,9 @@ class Connection:
         return self._made(KafkaProducer, own)
 
     def _require_reachable(self) -> None:
-        """Raise Unreachable if no address accepts a connection, or a TLS file cannot be read.
+        """Raise Unreachable if no address accepts a connection, or if a TLS file cannot be read.
 
-        The client itself would fail only after some seconds, and without the reason.
+        The client itself would fail only after some seconds, and would not return the reason.
         """
         if (reason := unreadable_file(self.settings)) is not None:
             raise Unreachable(reason)
@@ -97,7 +97,10 @@ class Connection:
             raise Unreachable(reason)
 
     def unreachable(self) -> str | None:
-        """Return why no bootstrap address accepts a connection, or None; also None if the client uses a proxy."""
+        """Return the reason why no bootstrap address accepts a connection.
+
+        Returns None if one accepts a connection, or if the client uses a proxy.
+        """
         if self.settings.get("proxy_url") or self.settings.get("socks5_proxy"):
             return None
         patience_ms = self.settings.get("bootstrap_timeout_ms") or _DEFAULTS["bootstrap_timeout_ms"]
@@ -131,7 +134,7 @@ class Connection:
 
 
 def _unreachable(address: str, patience_s: float) -> str | None:
-    """Return why HOST:PORT accepts no connection, or None if it accepts one."""
+    """Return the reason why HOST:PORT accepts no connection, or None if it accepts one."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), patience_s).close()
@@ -195,10 +198,10 @@ def patience(seconds: float | None) -> Iterator[None]:
 
 
 def patiently(call: Callable[[], T], *, reads: bool = False) -> T:
-    """Retry a call while the cluster asks for it: coordinators load, leaders move.
+    """Retry a call while its error is retriable, for example because a coordinator loads or a leader moves.
 
-    If `reads` is set, the call only reads, and is also retried when its broker is unreachable: Metadata still returns a
-    broker's address for some seconds after the broker has ended.
+    `reads` states that the call only reads. Such a call is also retried when its broker is unreachable, because
+    Metadata still returns a broker's address for some seconds after the broker has ended.
     """
     deadline = time.monotonic() + _patience.get()
     while True:

@@ -37,20 +37,20 @@ from kbroker.protocol.records import Headers
 SHARE: Final = "__dlq.errors."
 CONNECT: Final = "__connect.errors."
 MOST_CAUSES: Final = 1_000
-"""How many causes are counted separately; all further causes are counted together."""
+"""The number of causes that are counted separately; all further causes are counted together."""
 _OTHERS: Final = "(other causes)"
 _LONGEST: Final = 300
-"""How many characters of a name or an error's text are compared to distinguish causes."""
+"""The number of characters of a name or an error's text that are compared to distinguish causes."""
 _MOST_DIGITS: Final = 18
 _BYTES_AT_ONCE: Final = 256 * 1024
 _MOST_PIECES: Final = 16
-"""The bytes that one read of a partition of origin fetches, and for how many partitions the result is kept."""
+"""The number of bytes that one read of a partition of origin fetches. The number of partitions whose result is kept."""
 _TOPIC_NAME: Final = "errors.deadletterqueue.topic.name"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a dead letter, and the reason for it; a field is None without a readable header."""
+    """The origin of a dead letter, and the reason why it is one. A field is None if no header with it is readable."""
 
     topic: str | None
     partition: int | None
@@ -86,7 +86,7 @@ class Cause:
     message: str | None
     count: int = 0
     replayed: int = 0
-    """How many of these dead letters were already replayed."""
+    """The number of these dead letters that were already replayed."""
     first_ms: int = 0
     last_ms: int = 0
 
@@ -112,19 +112,22 @@ def _number(text: str | None) -> int | None:
 
 
 def is_own_header(name: str) -> bool:
-    """Whether a header describes why the record became a dead letter, and so is no header of the record itself."""
+    """Whether a header belongs to the dead letter (the reason why it is one), and not to the original record."""
     return name.startswith((SHARE, CONNECT))
 
 
 def mark_of(topic: str) -> str:
-    """Return the name of the group whose committed offsets are the mark up to which a topic is replayed."""
+    """Return the name of a topic's group of replays.
+
+    Its committed offsets are the mark: everything before it is replayed.
+    """
     return f"kbroker-deadletter-{topic}"
 
 
 def replayed_to(admin: Any, topic: str) -> dict[int, int]:
-    """Return each partition's mark, the offset before which everything is replayed; leave out unmarked partitions.
+    """Return the mark of each partition that has one: the offset before which everything is replayed.
 
-    Waits for the end of a transaction that moves the mark. Raises AdminError, also if the topic does not exist.
+    Waits for the end of a transaction that moves the mark. Raises AdminError, for example if the topic does not exist.
     """
     view, group = topic_view(admin, topic), mark_of(topic)
     # In an answer for all topics, Kafka leaves out a partition whose first committed offset is pending.
@@ -188,7 +191,7 @@ class Letters:
         leaders = self._reader.leaders(topic)
         self.led = {(topic, index): leaders[index] for index in chosen}
         self.unreadable = 0
-        """How many batches were skipped so far because they cannot be read."""
+        """The number of batches that were skipped so far because they cannot be read."""
 
     def end_before(self, ends: Mapping[int, int]) -> None:
         """Leave out dead letters at or after these end offsets, and partitions without an end offset."""
@@ -203,7 +206,7 @@ class Letters:
             yield from self._read(index, max(first, (begin or {}).get(index, first)), strict=strict)
 
     def firsts(self) -> Iterator[DeadLetter]:
-        """Yield the first committed dead letter of each partition that has one."""
+        """Yield the first committed dead letter of each partition; skip partitions without dead letters."""
         for index, (first, _) in self.bounds.items():
             yield from islice(self._read(index, first, strict=False), 1)
 
@@ -286,8 +289,8 @@ class Originals:
     def of(self, letter: DeadLetter) -> tuple[bytes | None, bytes | None, Headers] | None:
         """Return key, value and headers of the original record, or else of its copy; None if both are gone.
 
-        If the record at the place of origin differs from the copy, it is another record, of a topic that was created
-        anew. Raises AdminError if the record cannot be read now.
+        If the record at the place of origin differs from the copy, it is not the original: the topic was created anew.
+        Raises AdminError if the record cannot be read now.
         """
         copy, record = letter.record, self._record(letter.origin)
         has_copy = copy.key is not None or copy.value is not None
@@ -298,7 +301,7 @@ class Originals:
         return copy.key, copy.value, tuple(each for each in copy.headers if not is_own_header(each[0]))
 
     def told(self, letter: DeadLetter) -> tuple[tuple[bytes | None, bytes | None, Headers] | None, str | None]:
-        """Return the result of `of`; if there is none, also return the reason."""
+        """Return the result of `of`; if it is None, also return the reason."""
         try:
             found = self.of(letter)
         except AdminError as error:
@@ -306,7 +309,7 @@ class Originals:
         return found, f"{self.absence(letter.origin)}, and not copied" if found is None else None
 
     def absence(self, origin: Origin) -> str:
-        """Return why a record was not found."""
+        """Return the reason why a record was not found."""
         hidden, gone = "hidden from this user", "gone from its topic"
         try:
             if origin.place is None or self.topic(origin.place[0]) is None:
@@ -327,7 +330,10 @@ class Originals:
         return next((each for each in piece.records if each.offset == offset), None)
 
     def _fetched(self, key: Key, offset: int) -> Piece | None:
-        """Return records from an offset on; None if they are never readable. Raises AdminError if not readable now."""
+        """Return records from an offset on; None if they are permanently unreadable.
+
+        Raises AdminError if they cannot be read now.
+        """
         if key in self._closed:
             return None
         if key in self._failed:
@@ -335,13 +341,13 @@ class Originals:
         try:
             if self.topic(key[0]) is None:
                 return None
-            with patience(0 if self._failed else None):  # only one wait for a leader, not one per partition
+            with patience(0 if self._failed else None):  # wait for a leader only once, not once per partition
                 piece = self._reader.fetch(key, offset, most_bytes=_BYTES_AT_ONCE)
         except UnreadableBatch:
             return None
         except TopicHidden:
             return None
-        except PartitionRefused:  # no permission: the reader has already retried other errors
+        except PartitionRefused:  # the user lacks a right: the reader has already retried all other errors
             self._closed.add(key)
             return None
         except AdminError as error:

@@ -17,7 +17,7 @@ _NEAR: Final = 0.7
 
 
 def no_such_topic(admin: Any, name: str) -> str:
-    """Return the message that a topic does not exist, with similar names, or has no partitions."""
+    """Return the message that a topic does not exist (with similar names), or that it has no partitions."""
     remedy = "`kbroker topic list` lists the existing topics"
     try:
         known = _topics(admin)

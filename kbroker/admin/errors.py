@@ -22,7 +22,10 @@ class WrongInput(AdminError):  # noqa: N818 - an outcome
 
 
 class NotThere(WrongInput):
-    """A page of the console names an entity that does not exist (any more); verbs raise AdminError in this case."""
+    """A page of the console names an entity that does not exist, or no longer exists.
+
+    Verbs raise AdminError in this case.
+    """
 
 
 class Failures(AdminError):  # noqa: N818 - an outcome

@@ -1,7 +1,7 @@
 """Records of partitions by Fetch requests, with facts from their batches: transaction, codec, producer.
 
-Owns the request, and which records belong to aborted transactions. A fetch without records returns immediately, unless
-the caller requests a wait. Never joins a group and never commits.
+Owns the request, and the rule that decides which records belong to aborted transactions. A fetch without records
+returns immediately, unless the caller requests a wait. Never joins a group and never commits.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ MOST_KEPT: Final = 32 * 1024 * 1024
 A few kilobytes can decompress to hundreds of megabytes, or to a million records.
 """
 _MOST_UNPACKED: Final = 128 * 1024 * 1024
-"""The most bytes to which one batch may decompress."""
+"""The maximum size in bytes of one batch after decompression."""
 _ABORT: Final = 0
-"""The type of a control record that marks an abort; the last two bytes of the key contain it."""
+"""The type of a control record that marks an abort; the last two bytes of a control record's key contain its type."""
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -62,7 +62,7 @@ class Found:
 
     @property
     def size(self) -> int:
-        """Bytes of key and value."""
+        """The size in bytes of key and value."""
         return len(self.key or b"") + len(self.value or b"")
 
 
@@ -94,7 +94,7 @@ class Piece:
     next_offset: int = 0
     """The offset at which the next fetch must begin."""
     end: int = 0
-    """The end offset for a reader: the last stable offset with `committed`, else the high watermark."""
+    """The end offset for a reader. With `committed` it is the last stable offset; without, the high watermark."""
     begin: int = 0
     out_of_range: bool = False
     """Whether the requested offset is after the log's end or before its first record."""
@@ -113,10 +113,8 @@ def fetch(
 ) -> dict[Key, Piece]:
     """Fetch records of partitions from their leaders; raises AdminError, PartitionRefused and UnreadableBatch.
 
-    `epochs` are the leaders' epochs: with them, an earlier leader that does not know of the later one returns an error.
-
-    With `committed`, returns only committed records, and none after the start of an open transaction (as
-    read_committed).
+    `epochs` are the leaders' epochs: a former leader that does not know of its successor then returns an error. With
+    `committed`, returns only committed records, and none after the start of an open transaction (as read_committed).
     """
     found: dict[Key, Piece] = {}
     room = _Room()
@@ -188,7 +186,8 @@ def _piece(key: Key, offset: int, response: PartitionData, room: _Room, *, commi
 def unreadable_at(admin: Any, key: Key, offset: int) -> UnreadableBatch | None:
     """Return the batch that blocks a reader at `offset`, or None; raises AdminError.
 
-    The batch may end right before the offset: a batch with surplus bytes fails only after its records were read.
+    The batch may end directly before the offset, because a batch with surplus bytes fails only after its records were
+    read.
     """
     view = cluster_view(admin, [key[0]])
     led = view.leaders()
@@ -204,7 +203,7 @@ def unreadable_at(admin: Any, key: Key, offset: int) -> UnreadableBatch | None:
 
 
 class _Room:
-    """How many records and bytes a fetch may still return."""
+    """The numbers of records and bytes that a fetch may still return."""
 
     def __init__(self) -> None:
         self._records = MOST_RECORDS
@@ -244,7 +243,7 @@ def _records(key: Key, header: BatchHeader, batch: memoryview, begin: int) -> It
 
 
 class _Aborts:
-    """The aborted transactions in an answer; the answer lists them only if committed records were requested."""
+    """The aborted transactions in an answer. An answer lists them only if the request was for committed records."""
 
     def __init__(self, response: PartitionData) -> None:
         self._waiting = sorted(response.aborted_transactions or (), key=lambda each: each.first_offset)

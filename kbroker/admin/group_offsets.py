@@ -51,7 +51,7 @@ def committed_offsets(admin: Any, name: str) -> dict[TopicPartition, int]:
 
 
 class PartitionOffsets:
-    """Offsets of existing partitions; partitions whose leader does not know the offset are left out."""
+    """Finds offsets of existing partitions; leaves out partitions whose leader does not know the offset."""
 
     def __init__(self, admin: Any, partitions: Iterable[TopicPartition]) -> None:
         self._admin = admin
@@ -124,7 +124,7 @@ def new_offsets(
 
 
 def offsets_of(admin: Any, name: str, kind: str | None) -> dict[TopicPartition, int]:
-    """Return the offsets that a reset may change: the committed offsets, or the start offsets of a share group."""
+    """Return the offsets that a reset may change: for a share group the start offsets, else the committed offsets."""
     if kind != "share":
         return committed_offsets(admin, name)
     found = share_offsets(admin, name)

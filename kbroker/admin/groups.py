@@ -32,7 +32,7 @@ from kbroker.protocol.messages.consumer_groups import (
 TYPES: Final = ("classic", "consumer", "share", "streams")
 """The group types of Apache Kafka 4.4."""
 _OF_OTHER_APIS: Final = {"share": describe_share_group, "streams": describe_streams_group}
-"""The types of groups that DescribeGroups reports as missing: only the list of groups shows that they exist."""
+"""The types of groups that DescribeGroups reports as missing. Only the list of groups shows that such groups exist."""
 STATES: Final = (
     "Stable",
     "Empty",
@@ -70,7 +70,10 @@ def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] =
 
 
 def _answered(admin: Any, name: str) -> Any:
-    """Describe one group; raises a retriable error while it has no coordinator (the client only returns a text)."""
+    """Describe one group.
+
+    Raises a retriable error while the group has no coordinator, because the client only returns a text.
+    """
     group = admin.describe_groups([name])[name]
     if group["error"] is not None and any(each in group["error"] for each in _COORDINATOR_MOVING):
         raise kafka.errors.CoordinatorLoadInProgressError(group["error"])

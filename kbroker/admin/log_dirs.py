@@ -1,4 +1,4 @@
-"""The content of brokers' log directories, partition by partition, and which directories have failed.
+"""The content of brokers' log directories, partition by partition, and the failures of directories.
 
 Owns the request to several brokers; an unreachable broker is left out. Never prints.
 """
@@ -33,13 +33,13 @@ class LogDir:
     total: int
     usable: int
     replicas: dict[Key, int] = field(repr=False)
-    """The bytes of each replica, by partition."""
+    """The size in bytes of each replica, by partition."""
     moving: int
     """The number of replicas that are moving into this directory from another one."""
 
     @property
     def used(self) -> int:
-        """The bytes of all replicas in the directory."""
+        """The total size in bytes of the replicas in the directory."""
         return sum(self.replicas.values())
 
 
@@ -71,7 +71,7 @@ def _partitions(admin: Any, topics: Sequence[str]) -> list[DescribableLogDirTopi
 
 
 def sizes_of_leaders(dirs: Iterable[LogDir], leaders: dict[Key, int]) -> dict[str, int]:
-    """Return the bytes of topics; only the leader's replica of each partition counts."""
+    """Return the sizes of topics in bytes; only the leader's replica of each partition counts."""
     found: dict[str, int] = {}
     for each in dirs:
         for key, size in each.replicas.items():

@@ -1,4 +1,4 @@
-"""Requests that kafka-python lacks, sent on its connections: its TLS, SASL and timeouts apply to them.
+"""Requests that kafka-python lacks, sent on kafka-python's connections, with its TLS, SASL and timeouts.
 
 Owns the form of such a request for kafka-python, the choice of the broker that receives it, and every use of the
 client's internals. Does not depend on a particular API.
@@ -56,7 +56,7 @@ def ask_patiently(admin: Any, group: str, request: Any, answer: type[Answer], co
 def ask_any(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -> Answer | None:
     """Send a message like `ask_coordinator`, but to any broker.
 
-    Also returns None if the broker serves only versions below `at_least`.
+    Returns None if the broker does not serve the API, or only in versions below `at_least`.
     """
     return _ask(admin, None, request, answer, at_least)
 
@@ -118,8 +118,8 @@ def ask_broker(
 ) -> Answer:
     """Send a message of kbroker.protocol to one broker; raises like `ask_coordinator`.
 
-    For APIs that every broker serves. The request is not sent to a broker that serves only versions below `at_least`,
-    and never in a version above `at_most`.
+    Use it only for APIs that every broker serves. It sends no request to a broker that serves only versions below
+    `at_least`, and it uses no version above `at_most`.
     """
     sent = _Request(request, at_least, at_most)
     body = admin._manager.run(_send_to, admin, node, sent)  # noqa: SLF001 - as above
@@ -183,7 +183,7 @@ class _Request:
 
 
 class _Header:
-    """A request's header, from which kafka-python also gets the class that decodes the response."""
+    """A request's header. It also gives kafka-python the class that decodes the response."""
 
     def __init__(self, header: RequestHeader, flexible: bool) -> None:
         self._header = header

@@ -43,7 +43,7 @@ class OwnThread:
         return await future
 
     def close(self, patience_s: float) -> None:
-        """End the thread after the calls submitted so far; wait for it for at most `patience_s` seconds."""
+        """End the thread after the calls that were submitted so far; wait at most `patience_s` seconds for its end."""
         self._ended = True
         self._calls.put(None)
         self._thread.join(patience_s)

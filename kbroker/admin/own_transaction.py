@@ -1,7 +1,7 @@
 """A transaction of an operation: its producer, bounded waits, and the reasons of its failures.
 
-Owns how kafka-python's transactional producer is opened and called. The id of the transaction names the operation and
-its object, so that a second operation on the same object fences, and so ends, the first one.
+Owns the way in which kafka-python's transactional producer is opened and called. The transactional id names the
+operation and its object. So a second operation on the same object fences the first one, which then ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.admin.records import AsItIs
 
 PATIENCE_S: Final = 30.0
 BATCH: Final = 16 * 1024
-"""The bytes of a batch."""
+"""The size of a batch in bytes."""
 
 
 @contextmanager
@@ -33,7 +33,8 @@ def transactional_producer(connection: Connection, name: str, batch_size: int = 
         max_request_size=128 * 1024 * 1024,
         value_serializer=AsItIs(),
     )
-    # A topic that is deleted meanwhile must not be created again. kafka-python 3.0 ignores its own setting here.
+    # If the topic is deleted meanwhile, the client must not create it again. kafka-python 3.0 ignores its setting for
+    # this.
     producer._metadata.config["allow_auto_create_topics"] = False  # noqa: SLF001
     try:
         try:

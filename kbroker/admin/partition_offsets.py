@@ -1,7 +1,7 @@
-"""Offsets of partitions by ListOffsets: the first and last offsets, and those of the first records after a time.
+"""Offsets of partitions by ListOffsets: first offsets, end offsets, and the offsets of the first records after a time.
 
-Owns the request with all of its special times (kafka-python has only some of them), and the formats in which people
-write a time: ms since 1970, or ISO 8601, which means UTC if it has no zone. Never prints.
+Owns the request with all of its special times, because kafka-python has only some of them. Owns the formats in which
+people write a time: ms since 1970, or ISO 8601. A time in ISO 8601 without a zone is in UTC. Never prints.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ SPECIAL: Final[Mapping[str, tuple[int, int]]] = {
 """Special values in place of a time, and the first API versions with them (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
 _ANY_VERSION: Final = 1
 _A_CLIENT: Final = -1
-"""The replica id of a client; with a follower's id, brokers would also return offsets above the high watermark."""
+"""The replica id of a client. A request with a follower's id would also return offsets above the high watermark."""
 _TIMEOUT_MS: Final = 30_000
 
 
 def offsets_at(
     admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int = _ANY_VERSION
 ) -> tuple[dict[Key, tuple[int, int]], list[str]]:
-    """Return partitions' offsets and timestamps (-1 if none is found) from the leaders, and the leaders' errors."""
+    """Return offsets and timestamps of partitions (-1 where the leader finds no record), and the errors of leaders."""
     found, refused = {}, []
     for key, code, offset, timestamp in _request(admin, led, time_ms, at_least):
         error = code_error(code)
@@ -74,15 +74,15 @@ def offsets_at(
 def retried_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[TopicPartition, int]:
     """Return offsets of partitions from their leaders; retry while leaders move.
 
-    A partition is left out if its leader does not know the offset yet, because its high watermark is still behind since
-    the election (KIP-207).
+    Leaves out a partition whose leader does not know the offset yet: after an election the leader's high watermark may
+    be behind for a moment (KIP-207).
     """
 
     def ask() -> dict[TopicPartition, int] | None:
         try:
             found = admin.list_partition_offsets(dict.fromkeys(led, spec))
         except OffsetNotAvailableError:
-            return None  # the client raises it for all partitions if one of them has this error
+            return None  # if one partition has this error, the client raises it for all partitions
         return {each: at.offset for each, at in found.items()}
 
     found = patiently(ask) if led else {}

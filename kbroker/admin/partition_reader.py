@@ -1,7 +1,7 @@
 """Reads partitions one at a time from their current leaders.
 
-Owns the cache of topics, and the wait for a leader. Reads only the topics that it found first: a topic that is created
-anew under the same name is another topic. Never decides what a missing record means.
+Owns the cache of topics, and the wait for a leader. Reads only the topics that its first request found: a topic that is
+created anew under the same name is another topic. Never decides the meaning of a missing record.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LATEST, _EARLIEST = -1, -2
 
 
 class TopicHidden(AdminError):  # noqa: N818 - an outcome
-    """The broker does not describe a topic, mostly because the user lacks a right."""
+    """The broker does not describe a topic, in most cases because the user lacks a right."""
 
 
 class PartitionReader:
-    """Topics as they were when first requested, and the records of their partitions."""
+    """Topics as they were at the first request for them, and the records of their partitions."""
 
     def __init__(self, admin: Any) -> None:
         self._admin = admin
@@ -50,7 +50,7 @@ class PartitionReader:
     def bounds(self, name: str, partitions: tuple[int, ...]) -> dict[int, tuple[int, int]]:
         """Return the first offset of each partition, and the offset after its last record.
 
-        The partitions must exist. Raises AdminError, also if the offsets of only some partitions are known.
+        The partitions must exist. Raises AdminError, even if only some of the offsets are unknown.
         """
         found: dict[int, tuple[int, int]] = {}
 
@@ -77,7 +77,7 @@ class PartitionReader:
         return {each.partition_index: each.leader_id for each in view.partitions}
 
     def fetch(self, key: Key, offset: int, *, committed: bool = False, most_bytes: int = MOST_BYTES) -> Piece:
-        """Fetch records like fetching.fetch, but wait for a leader; return none if there is no such partition."""
+        """Fetch records like fetching.fetch, but wait for a leader; return no records if there is no such partition."""
 
         def once() -> Piece:
             leader = self.leaders(key[0]).get(key[1])

@@ -1,7 +1,7 @@
 """The placement of replicas: moving them, and electing leaders among them.
 
-Owns the requests to the cluster, the form of their results, the new brokers for the replicas of a drained broker, and
-the distinction of changes and failures in an election's results. Never prints.
+Owns the requests to the cluster and the form of their results. Chooses the new brokers for the replicas of a drained
+broker. Distinguishes changes from failures in an election's results. Never prints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def partitions_of(admin: Any, names: Iterable[str] | None = None) -> dict[Key, d
 
 
 def leaders(admin: Any, topic: str | None = None, partition: int | None = None) -> dict[Key, int]:
-    """Return the leaders of all partitions, of one topic's, or of one partition; raises AdminError if none matches."""
+    """Return the leaders of all partitions, of one topic's partitions, or of one partition.
+
+    Raises AdminError if none matches.
+    """
     found = partitions_of(admin, None if topic is None else [topic])
     chosen = {key: int(each["leader_id"]) for key, each in found.items() if partition is None or key[1] == partition}
     if topic is not None and not chosen:
@@ -42,7 +45,10 @@ def leaders(admin: Any, topic: str | None = None, partition: int | None = None) 
 
 
 def move(admin: Any, targets: Mapping[Key, Sequence[int] | None]) -> list[Key]:
-    """Start moving partitions to other replicas (None: cancel the move); return the accepted ones. Raises Failures."""
+    """Start moving partitions to other replicas (None: cancel the move); return the accepted partitions.
+
+    Raises Failures.
+    """
     requested = {TopicPartition(*key): None if to is None else list(to) for key, to in targets.items()}
     answers = admin.alter_partition_reassignments(requested)
     failures = [

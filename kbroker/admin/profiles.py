@@ -1,7 +1,8 @@
 """Profiles: named settings of a connection, each a file of client settings in the user's own directory.
 
-Owns their directory, and the warning if other users can read a secret in a profile. Owns the precedence when an
-address, a profile, a file and single settings together define a connection. Never connects, and never shows a value.
+Owns their directory, and the warning if other users can read a secret in a profile. Owns the order of precedence if
+several sources define a connection: an address, a profile, a file and single settings. Never connects, and never shows
+a value.
 
     ~/.config/kbroker/profiles/staging.properties       $XDG_CONFIG_HOME/kbroker/... if that is set
 
@@ -37,7 +38,7 @@ _SECRETS: Final = ("password", "secret", "sasl_jaas_config", "ssl_keystore_key")
 
 
 def directory() -> Path:
-    """Return the directory of profiles, which might not exist."""
+    """Return the path of the directory of profiles; the directory might not exist."""
     return Path(click.get_app_dir("kbroker")) / "profiles"
 
 
@@ -47,7 +48,7 @@ def names() -> list[str]:
 
 
 def file_of(name: str) -> Path:
-    """Return the path of a profile, which might not exist; raises WrongInput for an invalid name."""
+    """Return the path of a profile; the profile might not exist. Raises WrongInput for an invalid name."""
     if _NAME.fullmatch(name) is None:
         raise WrongInput(f"a profile has a name of letters, digits, '.', '_' and '-', not {name!r}")
     return directory() / f"{name}{_SUFFIX}"
@@ -104,6 +105,6 @@ def connection_of(
 
 
 def _taken(texts: dict[str, str], key: str) -> str | None:
-    """Remove and return the setting with this kafka-python name; None if it is missing."""
+    """Remove the setting with this name of kafka-python, and return its value; None if it is missing."""
     names = [name for name in texts if normal(name) == key]
     return [texts.pop(name) for name in names][-1] if names else None

@@ -32,7 +32,7 @@ from kbroker.quota.configured import (
 
 _T = TypeVar("_T")
 Entity = dict[str, str | None]
-"""An entity: its names by entity type; the name None means the default entity."""
+"""An entity, as names by entity type; the name None stands for the default entity."""
 TYPES = {USER: "user", CLIENT_ID: "client_id", IP: "ip"}
 """The types of entities, and the options that name them."""
 LIMITS = {
@@ -42,7 +42,7 @@ LIMITS = {
     MUTATION: "Partitions per second that may be created and deleted.",
     CONNECTION: "New connections per second from an address.",
 }
-"""The limits, each with a text about what it limits."""
+"""The limits, each with a description."""
 
 
 def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None]) -> None:
@@ -55,7 +55,10 @@ def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None])
 
 
 def described_quotas(admin: Any, entity: Entity, *, strict: bool) -> list[tuple[Entity, dict[str, float]]]:
-    """Return the entities with limits that contain `entity`, or with `strict` only `entity`; raises AdminError."""
+    """Return the entities with limits that contain the names of `entity`; with `strict` only `entity`.
+
+    Raises AdminError.
+    """
     components = [ComponentData(kind, OF_DEFAULT if name is None else EXACT, name) for kind, name in entity.items()]
     request = DescribeClientQuotasRequest(components=components, strict=strict)
     answer = _answered(ask_any(admin, request, DescribeClientQuotasResponse))

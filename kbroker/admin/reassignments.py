@@ -128,7 +128,7 @@ def set_throttles(
     rate: int | None,
     directories_rate: int | None,
 ) -> None:
-    """Limit the bytes per second of a move: of leaders on the current brokers, and of followers on the new brokers.
+    """Limit the bytes per second of a move, for leaders on the current brokers and for followers on the new brokers.
 
     Raises AdminError.
     """

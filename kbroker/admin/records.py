@@ -1,6 +1,6 @@
-"""Records of partitions: reading them up to the current end, writing one, and deleting those before an offset.
+"""Records of partitions: reading up to the current end, writing a record, and deleting the records before an offset.
 
-Owns the offsets at which such a read starts and ends. If a record is written without a partition, its key selects the
+Owns the offsets at which a read starts and ends. If a record is written without a partition, its key selects the
 partition, as in Kafka's clients. A missing topic is never created. Never prints.
 """
 
@@ -45,9 +45,9 @@ def position(consumer: Any, partition: TopicPartition) -> int:
 
 
 def forget_fetched(consumer: Any) -> None:
-    """Make a consumer fetch again after a batch that it could not read.
+    """Let a consumer fetch again after a batch that it could not read.
 
-    Otherwise kafka-python 3.0 keeps the broken batch as its next batch, and a poll never returns.
+    Without this, kafka-python 3.0 would keep the broken batch as its next batch, and a poll would never return.
     """
     fetcher = consumer._fetcher  # noqa: SLF001 - the only public method for this changes the assignment
     if fetcher._next_partition_records is not None:  # noqa: SLF001
@@ -55,10 +55,10 @@ def forget_fetched(consumer: Any) -> None:
 
 
 def finish_join(consumer: Any) -> None:
-    """Make a group's member finish a join for which a poll did not wait.
+    """Let a group's member finish a join that was still running when a poll ended.
 
     The group's leader joins again when the partitions of a topic have changed. If a poll ends during that join,
-    kafka-python 3.0 may stop waiting for the result, and then the member neither fetches nor sends heartbeats.
+    kafka-python 3.0 may stop waiting for the result. The member then neither fetches nor sends heartbeats.
     """
     coordinator = consumer._coordinator  # noqa: SLF001 - nothing public shows or ends this state
     if coordinator.rejoining and not coordinator.need_rejoin():
@@ -134,7 +134,7 @@ _PATIENCE_S: Final = 10.0
 class AsItIs(Serializer):  # type: ignore[misc]
     """A serializer that changes nothing.
 
-    Without a serializer that returns them, the client refuses records whose key and value are None.
+    Without any serializer, the client refuses records whose key and value are None.
     """
 
     def serialize(self, topic: str, headers: object, data: tuple[bytes | None]) -> bytes | None:  # noqa: ARG002

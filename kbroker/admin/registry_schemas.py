@@ -1,7 +1,7 @@
 """The schemas of a registry by id, for reading and writing framed keys and values.
 
 Owns the cache, in bounded memory, and the resolution of references. The schema of an id never changes, so it is cached.
-A failure is cached for some seconds: an unknown id, or a registry that does not answer. Never registers a schema.
+Failures (an unknown id, or a registry that does not answer) are cached for some seconds. Never registers a schema.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.schema_registry.formats.common import InvalidSchema, Schema
 from kbroker.schema_registry.formats.parsing import parse
 
 MAGIC: Final = b"\0"
-"""The first byte of Confluent's framing; four bytes of the schema id follow, and then the value."""
+"""The first byte of Confluent's framing. After it follow the schema id, in four bytes, and the value."""
 _MOST: Final = 500
 _MOST_REFERENCES: Final = 1_000
 _ASK_AGAIN_S: Final = 10.0
@@ -45,7 +45,7 @@ class RegistryPlace:
 
 
 class RegistrySchemas:
-    """The schemas of one registry. Calls block: use it in a thread."""
+    """The schemas of one registry. Its methods block, so call them in a thread."""
 
     def __init__(self, registry: SchemaRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = registry
@@ -54,16 +54,16 @@ class RegistrySchemas:
         self._known: OrderedDict[int | str, Schema] = OrderedDict()
         self._failed: OrderedDict[int | str, tuple[float, AdminError]] = OrderedDict()
         self._silent: tuple[float, AdminError] = (0.0, AdminError())
-        """The time until which no request is sent, because the registry did not answer, and the error."""
+        """The error of a registry that did not answer, after the time until which no further request is sent."""
 
     def of_id(self, number: int) -> Schema:
         """Return the schema of an id; raises AdminError if the id is unknown, or if the schema cannot be used."""
         return self._kept(number, "ids")
 
     def of_token(self, token: bytes) -> Schema | str:
-        """Return the schema named by the first bytes of a framed value or header, or the reason why there is none.
+        """Return the schema of the id at the start of a framed value or header, or the reason why there is none.
 
-        Raises AdminError if the registry does not answer, or refuses the login: in these cases the bytes may be
+        Raises AdminError if the registry does not answer, or refuses the login. In these cases the bytes may be
         correct.
         """
         fault = framing.fault_of(token)
@@ -79,7 +79,10 @@ class RegistrySchemas:
             return f"{what}: {error}"
 
     def latest(self, subject: str) -> Schema | str:
-        """Return the latest schema of a subject, or the reason why it has no usable one; raises AdminError."""
+        """Return the latest schema of a subject, or the reason why that schema is unusable or missing.
+
+        Raises AdminError.
+        """
         try:
             return self._parsed(self.registry.ask("GET", "subjects", subject, "versions", "latest"))
         except Unknown:
@@ -106,7 +109,7 @@ class RegistrySchemas:
             found = self._parsed(self.registry.ask("GET", "schemas", kind, name))
         except AdminError as error:
             noted = self._clock() + _ASK_AGAIN_S, error.with_traceback(None)
-            if isinstance(error, Unreachable):  # otherwise a page of records would wait once per id
+            if isinstance(error, Unreachable):  # without this, a page of records would wait once for each id
                 self._silent = noted
             else:
                 self._keep(self._failed, name, noted)
@@ -140,7 +143,10 @@ class RegistrySchemas:
             raise Unusable(str(error)) from None
 
     def _add_references(self, told: Any, found: dict[str, str], within: set[tuple[str, int]]) -> None:
-        """Add the texts of the schemas that a schema references, each after the schemas that it needs itself."""
+        """Add the texts of the schemas that a schema references.
+
+        Each text follows the texts that it references itself.
+        """
         for each in (told.get("references") if isinstance(told, dict) else None) or ():
             name, at = _field(each, "name", str), (_field(each, "subject", str), _field(each, "version", int))
             if name in found or at in within:

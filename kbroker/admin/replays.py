@@ -35,24 +35,27 @@ from kbroker.protocol.records import Headers
 
 _AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 8 * 1024 * 1024
-"""The most dead letters of one transaction, and its approximate limit of bytes."""
+"""The maximum number of dead letters in one transaction, and its approximate maximum number of bytes."""
 _AFTER_A_REFUSAL: Final = 512 * 1024
-"""The bytes of a batch, and those after a refusal: larger, because a refusal shows bad records of one batch only."""
+"""The size of a batch in bytes after a refusal.
+
+It is larger than before, because each refusal shows only the bad records of one batch.
+"""
 MOST_ROWS: Final = 10_000
-"""How many rows a preview contains; dead letters of further rows are counted together."""
+"""The maximum number of rows in a preview; dead letters of further rows are counted together."""
 _OTHERS: Final = "(others)"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which dead letters to replay, and how; by default all that are not replayed yet."""
+    """The dead letters to replay, and the options of the replay. By default these are all that are not replayed yet."""
 
     topic: str
     to: str | None = None
     """The target topic, if it is not the topic of origin."""
     partitions: tuple[int, ...] = ()
     count: int | None = None
-    """The most dead letters to replay."""
+    """The maximum number of dead letters to replay."""
     again: bool = False
     """Whether to begin at the first dead letter, even if it was already replayed; this also resets the mark."""
     keep_headers: bool = False
@@ -64,7 +67,7 @@ class Wanted:
     mark: Mapping[int, int] | None = None
     """The mark in a preview; the replay is refused if the mark has moved since."""
     most_bytes: int | None = None
-    """The bytes after which no further dead letter is replayed."""
+    """The number of bytes after which no further dead letter is replayed."""
 
 
 class Step(NamedTuple):
@@ -80,7 +83,7 @@ class Step(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the record and of its dead letter: both are in memory."""
+        """The size in bytes of the record and of its dead letter: both are in memory."""
         copy = self.letter.record
         return _size(self.key, self.value, self.headers) + _size(copy.key, copy.value, copy.headers)
 
@@ -112,7 +115,7 @@ class _Refused(Exception):  # noqa: N818 - an outcome
 
 
 class Replay:
-    """One replay of the dead letters after the mark that exist when this object is created."""
+    """One replay. It covers the dead letters after the mark that exist when this object is created."""
 
     def __init__(self, admin: Any, wanted: Wanted) -> None:
         """Raise AdminError if a topic does not exist, or for another failure."""
@@ -128,7 +131,7 @@ class Replay:
             raise WrongInput(f"{wanted.to} does not accept replayed records")
         self._mark: Mapping[int, int] | None = None
         self.is_cut = False
-        """Whether the last preview or replay ended before the last dead letter, because of `count` or `most_bytes`."""
+        """Whether `count` or `most_bytes` ended the last preview or replay before the last dead letter."""
 
     @property
     def ends(self) -> dict[int, int]:
@@ -137,7 +140,7 @@ class Replay:
 
     @property
     def mark(self) -> Mapping[int, int]:
-        """The offset of each partition before which everything is replayed; read once, and again by `execute`."""
+        """The offset of each partition before which everything is replayed. It is read once, and again by `execute`."""
         if self._mark is None:
             self._mark = replayed_to(self._admin, self._wanted.topic)
         return self._mark
@@ -153,13 +156,13 @@ class Replay:
         """Write the dead letters to their targets; return the replayed and the skipped dead letters.
 
         Ends an earlier replay that still runs. Raises AdminError if a dead letter cannot be replayed, or if the mark
-        differs from the mark in the preview. The records of earlier transactions then stay, and the mark is after their
-        dead letters.
+        differs from the mark in the preview. The records of transactions that were committed before the error then
+        stay, and the mark is after their dead letters.
         """
         rows: dict[tuple[object, ...], Row] = {}
         mark = mark_of(self._wanted.topic)
         with ExitStack() as opened:
-            producer = opened.enter_context(transactional_producer(connection, mark))  # fences other replays
+            producer = opened.enter_context(transactional_producer(connection, mark))  # this fences other replays
             self._mark = None
             if self._wanted.mark is not None and self.mark != self._wanted.mark:
                 raise AdminError(f"the dead letters of {self._wanted.topic} were replayed meanwhile; look again")
@@ -168,7 +171,7 @@ class Replay:
             back = {index: first for index, (first, _) in self._letters.bounds.items()} if self._wanted.again else {}
             marks = dict(self.mark)
             for part in _parts(self._steps()):
-                while True:  # each turn leaves out at least one dead letter
+                while True:  # each repetition leaves out at least one more dead letter
                     if not self._wanted.skip:
                         check([_row(step) for step in part])
                     try:
@@ -216,7 +219,7 @@ class Replay:
         try:
             producer.begin_transaction()
             sent, failure = _sent(producer, part)
-            with suppress(UnknownError):  # kafka-python may raise it after a refusal: a batch was not done
+            with suppress(UnknownError):  # kafka-python may raise this after a refusal, because a batch is not done
                 producer.flush(timeout=PATIENCE_S)
             whys = [None if each is None else _why_refused(each) for each in sent]
             if any(whys):
@@ -305,7 +308,10 @@ def _sent(producer: Any, part: list[Step]) -> tuple[list[Any], KafkaError | None
 
 
 def _why_refused(sent: Any) -> str | None:
-    """Return why a topic refused this record; None if it did not, or refused its batch for another record or reason."""
+    """Return why a topic refused this record.
+
+    Returns None if the topic refused nothing, or the whole batch for another record or another reason.
+    """
     error: Any = None
     with suppress(KafkaError):
         try:
@@ -314,13 +320,13 @@ def _why_refused(sent: Any) -> str | None:
             error = refusal
     if error is None:
         return None
-    # kafka-python raises the same error whether the topic refused this record or its batch.
+    # kafka-python raises the same error for a refused record and for the other records of its batch.
     *_, error_at = sent._produce_future.value  # noqa: SLF001
     return None if error_at(-1) is error else str(error.args[0]).removesuffix(".")
 
 
 def _with_problem(step: Step, why: str | None) -> Step:
-    """Return a step without a target if the topic has refused its record."""
+    """Return the step; without a target, if the topic has refused its record."""
     if why is None:
         return step
     return step._replace(topic=None, partition=-1, problem=f"topic {step.topic} refuses its record: {why}")
@@ -375,7 +381,7 @@ def _parts(steps: Iterator[Step]) -> Iterator[list[Step]]:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """The dead letters of a partition to purge: from `first_offset` up to, but without, `before_offset`."""
+    """The dead letters of a partition to purge, from `first_offset` up to the one before `before_offset`."""
 
     partition: int
     first_offset: int
@@ -383,17 +389,17 @@ class Purge:
 
     @property
     def most(self) -> int:
-        """The highest possible number of purged dead letters: offsets may have gaps."""
+        """The maximum number of dead letters to purge. There may be fewer, because offsets may have gaps."""
         return self.before_offset - self.first_offset
 
 
 def purges(
     admin: Any, topic: str, before: Mapping[int, int] | int | None, partitions: tuple[int, ...] = ()
 ) -> list[Purge]:
-    """Return what a purge deletes in each partition: all dead letters, or those before an offset.
+    """Return the dead letters that a purge deletes in each partition: all of them, or those before an offset.
 
-    `before` is one offset, or has an offset for each partition (of a mark or a preview). Raises AdminError, also if a
-    partition begins with a record that is no dead letter, unless `before` has offsets for each partition.
+    `before` is one offset, or has an offset for each partition (of a mark or a preview). Raises AdminError. Without an
+    offset for each partition, every partition must begin with a dead letter; otherwise this raises AdminError.
     """
     found = []
     letters = Letters(admin, topic, partitions)

@@ -1,8 +1,8 @@
 """Retry tiers: topics that return a failed record after a delay, and a topic for records that nobody could process.
 
-Owns the names of these topics, their configs, and their creation as a whole: if one of them would be refused, none is
-created. The delay itself is the broker's (`delivery.delay.ms`). Never moves a record: consumers write a failed record
-to the next tier. Never prints.
+Owns the names of these topics and their configs. Creates all of them or none: if the cluster would refuse one of them,
+none is created. The delay itself is the broker's (`delivery.delay.ms`). Never moves a record: consumers write a failed
+record to the next tier. Never prints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.admin.topics import create_topics, existing_topics
 
 DELAY: Final = "delivery.delay.ms"
 NAMINGS: Final = ("delay", "spring")
-"""How a tier is named: `orders-retry-5s`, or `orders-retry-5000` as by Spring's @RetryableTopic."""
+"""The forms of a tier's name: `orders-retry-5s`, or `orders-retry-5000` as in Spring's @RetryableTopic."""
 _RETENTION: Final = "retention.ms"
 _LONGEST_MS: Final = 2**63 - 1
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -108,7 +108,7 @@ def _default_dead_letter(topic: str, naming: str) -> str:
 
 
 def _retention(source_ms: int, delay_ms: int) -> int:
-    """Return a tier's retention.ms: it must be longer than the delay, and -1 is unlimited."""
+    """Return a tier's retention.ms (-1: unlimited). It must be longer than the delay."""
     total = max(source_ms, 1) + delay_ms
     return total if source_ms >= 0 and total <= _LONGEST_MS else -1
 

@@ -1,8 +1,8 @@
-"""Schedule topics of any cluster: what is pending, when it fires next, and cancelling it.
+"""Schedule topics of any cluster: their pending records, the times at which they fire, and cancelling them.
 
-Owns the reading of a topic up to its present end: its records, and the marks of its leaders, from which follows what is
-pending (kbroker/schedules/pending.py). This takes as long as the reading of the topic, and some 250 bytes of memory for
-each pending record. Never prints.
+Owns the reading of a topic up to its present end. The topic's records and its leaders' marks determine which records
+are pending (kbroker/schedules/pending.py). This takes the time that the reading of the topic takes, and some 250 bytes
+of memory for each pending record. Never prints.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ TARGET: Final = "schedule.target.topic"
 _BYTES_OF_ONE: Final = 64 * 1024
 NEXT_TIMES: Final = 5
 _TIMES_MORE: Final = 10
-"""How many times more records than wanted are looked at to find those with an error."""
+"""The factor by which the search for records with an error examines more records than are wanted."""
 
 
 class NoScheduleTopic(AdminError):  # noqa: N818 - an outcome
-    """A topic has no `schedule.enable=true`."""
+    """A topic that does not have `schedule.enable=true`."""
 
 
 class Place(NamedTuple):
-    """A pending record, and when it is due."""
+    """The position of a pending record, and the time at which it is due."""
 
     due_ms: int
     topic: str
@@ -59,14 +59,17 @@ class Scheduled:
     record: Found
     schedule: Schedule
     is_delivering: bool
-    """Whether it is being delivered now."""
+    """Whether the record is being delivered now."""
     failure: Failure | None
     problem: str | None
-    """Why its target cannot take it now."""
+    """The reason why the record's target cannot accept it now."""
 
     @property
     def error(self) -> str | None:
-        """Why the last try failed, with Kafka's name of the error; if none has failed, why the next one will fail."""
+        """The reason of the last failure, with Kafka's name of the error.
+
+        Before any failure, the reason why the next try will fail.
+        """
         if self.failure is None:
             return self.problem
         name = known_error(self.failure.code).name
@@ -75,7 +78,7 @@ class Scheduled:
 
     @property
     def repeats(self) -> str | None:
-        """How it repeats: the expression, with its time zone if it has one."""
+        """The expression by which the record repeats, with its time zone if it has one."""
         if self.schedule.repeat is None:
             return None
         texts = {name: (value or b"").decode(errors="replace") for name, value in self.record.headers}
@@ -83,12 +86,12 @@ class Scheduled:
         return texts[SCHEDULE] if zone is None else f"{texts[SCHEDULE]} {zone}"
 
     def next_times(self, number: int = NEXT_TIMES) -> list[int]:
-        """Return when it fires, and the following times if it repeats."""
+        """Return the time at which the record fires, and the following times if it repeats."""
         return list(islice(following(self.schedule, self.place.due_ms), number))
 
 
 def takes_no_records(admin: Any, topic: str) -> str | None:
-    """Return why nothing can be delivered or copied to a topic; None if something can, or if its configs are hidden."""
+    """Return the reason why a topic accepts no records; None if it accepts records, or if its configs are hidden."""
     configs = topic_configs(admin, [topic], [ENABLE, VIEW_SOURCE]).get(topic, {})
     if VIEW_SOURCE in configs and configs[VIEW_SOURCE].value:
         return "is a view, which takes no records"
@@ -115,7 +118,7 @@ def schedule_topics(admin: Any) -> dict[str, str]:
 
 
 class ScheduleTopic:
-    """A schedule topic as it was when this object was created."""
+    """The content of a schedule topic at the time when this object was created."""
 
     def __init__(
         self,
@@ -125,9 +128,9 @@ class ScheduleTopic:
         target: str | None = None,
         most_s: float = math.inf,
     ) -> None:
-        """Read the topic, for at most `most_s` seconds. `target` is its default target if known.
+        """Read the topic, for at most `most_s` seconds.
 
-        Raises AdminError; NoScheduleTopic for another kind of topic.
+        `target` is its default target, if known. Raises AdminError, and NoScheduleTopic for another kind of topic.
         """
         self.topic = topic
         self._until = time.monotonic() + most_s
@@ -140,16 +143,19 @@ class ScheduleTopic:
         self._admin = admin
         self._unfit: dict[str, str | None] = {}
         self.unreadable = 0
-        """How many batches were skipped because they cannot be read."""
+        """The number of batches that were skipped because they cannot be read."""
         self.is_cut = False
-        """Whether the time ended before the topic: what follows may have cancelled or delivered what was read."""
+        """Whether the time ended before the end of the topic.
+
+        The unread records may cancel or deliver records that were read.
+        """
         self.partitions = {index: PendingRecords(target) for index in chosen}
         self._pieces: dict[int, Piece] = {}
         for index, (begin, end) in self._reader.bounds(topic, chosen).items():
             self._read(index, begin, end)
 
     def _read(self, index: int, begin: int, end: int) -> None:
-        """Replay the records before the last stable offset, and the marks up to the end."""
+        """Replay the records up to the last stable offset, and the leaders' marks up to the end of the topic."""
         pending = self.partitions[index]
         at = begin
         for committed in (True, False):
@@ -169,7 +175,7 @@ class ScheduleTopic:
                 at = piece.next_offset
 
     def places(self) -> Iterator[Place]:
-        """Yield what is pending, in no order."""
+        """Yield the pending records, in no particular order."""
         for index, pending in self.partitions.items():
             for dues in (pending.due, pending.delivering):
                 for offset, due_ms in dues.items():
@@ -177,16 +183,16 @@ class ScheduleTopic:
 
     @property
     def count(self) -> int:
-        """How many records are pending."""
+        """The number of pending records."""
         return sum(len(each.due) + len(each.delivering) for each in self.partitions.values())
 
     @property
     def failed(self) -> int:
-        """How many records their target refused at the last try."""
+        """The number of pending records whose target refused them at the last try."""
         return sum(len(each.failures) for each in self.partitions.values())
 
     def late(self, now_ms: int) -> int:
-        """Return how many records should have fired before a time."""
+        """Return the number of records that should have fired before a time."""
         return sum(due_ms < now_ms for each in self.partitions.values() for due_ms in each.due.values())
 
     def is_failed(self, place: Place) -> bool:
@@ -194,7 +200,7 @@ class ScheduleTopic:
         return place.offset in self.partitions[place.partition].failures
 
     def find(self, key: bytes) -> list[Place]:
-        """Return the places of what is pending with a key: one for each partition at most."""
+        """Return the places of the pending records with a key: at most one in each partition."""
         return [
             Place(pending.due_of(offset), self.topic, index, offset)
             for index, pending in self.partitions.items()
@@ -253,7 +259,7 @@ class ScheduleTopic:
 
 
 def _replay(pending: PendingRecords, piece: Piece, begin: int, end: int, *, records: bool) -> None:
-    """Replay what a fetch has returned, in the order of offsets; without `records`, only marks about deliveries."""
+    """Replay the result of a fetch in the order of offsets; without `records`, replay only marks about deliveries."""
     controls = iter([each for each in piece.controls if begin <= each.offset < end])
     control = next(controls, None)
     for record in piece.records if records else ():
@@ -280,7 +286,7 @@ def _mark(pending: PendingRecords, offset: int, record: Any, *, toggles: bool) -
 def first_due(topics: Iterable[ScheduleTopic], most: int, before_ms: int | None, *, failed: bool) -> list[Scheduled]:
     """Return the first pending records of topics in the order in which they are due.
 
-    With `failed`, return those that are late because of an error, or that their target refused.
+    With `failed`, return only records that are late because of an error, and records that their target refused.
     """
     by_name = {each.topic: each for each in topics}
     now_ms = int(time.time() * 1000)
@@ -297,7 +303,10 @@ def first_due(topics: Iterable[ScheduleTopic], most: int, before_ms: int | None,
 
 
 def cancel_at(admin: Any, connection: Connection, place: Place, most_s: float) -> None:
-    """Cancel the record at a place by its key. Raises AdminError if it is not pending, or if that takes too long."""
+    """Cancel the record at a place by its key.
+
+    Raises AdminError if it is not pending, or if reading its partition takes too long.
+    """
     state = ScheduleTopic(admin, place.topic, (place.partition,), most_s=most_s)
     if state.is_cut:
         raise AdminError(
@@ -315,10 +324,10 @@ def cancel_at(admin: Any, connection: Connection, place: Place, most_s: float) -
 
 
 def cancel(admin: Any, connection: Connection, topic: str, keys: Sequence[bytes]) -> list[Place]:
-    """Cancel what is pending with these keys, by records without value; return the places of what was pending.
+    """Cancel the pending records with these keys, by writing records without value; return the places of these records.
 
-    A record that is being delivered is delivered, but does not come back. Raises AdminError if nothing is pending with
-    one of the keys; then nothing is cancelled.
+    A record whose delivery has begun is still delivered, but does not repeat. If no record is pending with one of the
+    keys, it raises AdminError and cancels nothing.
     """
     state = ScheduleTopic(admin, topic)
     found = {key: state.find(key) for key in keys}

@@ -15,9 +15,9 @@ An instance that no other instance has fenced begins at "join". After a failure 
 of the commit is unknown, it finds the outcome in the log, and decides the change again only if it was not made. A
 change that writes nothing needs no transaction.
 
-Owns how fresh answers are. The state contains every change that this instance acknowledged. Changes of other instances
-arrive through a fetch that always waits at the log's end. Before this instance answers that something does not exist or
-is refused, it reads to the end of the log once more.
+Decides how recent the state behind an answer is. The state contains every change that this instance acknowledged.
+Changes of other instances arrive through a fetch that always waits at the log's end. Before this instance answers that
+something does not exist or is refused, it reads to the end of the log once more.
 
 The state belongs to the loop that called `open`; the client waits on two threads of its own. Does not use HTTP.
 """
@@ -57,17 +57,17 @@ _LOOK_S: Final = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 _MOST_WAITING: Final = 1_000
 _AT_ONCE: Final = 50
-"""How many records are replayed between two turns of the loop."""
+"""The number of records that are replayed between two turns of the loop."""
 _ENDS: Final = "The registry ends"
 _CLOSE_S: Final = 0.25
-"""The seconds for which `close` waits for each thread; a thread that still connects ends later by itself."""
+"""The seconds for which `close` waits for each thread. A thread that is still connecting ends by itself later."""
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
 class _Change:
-    """A change that waits for its turn, until a time on the loop's clock."""
+    """A change that waits for its turn, at most until a time on the loop's clock."""
 
     decide: Callable[[RegistryShard], Outcome]
     future: asyncio.Future[Any]
@@ -78,7 +78,7 @@ class _Change:
     is_written: bool = False
     """Whether the change's records were read from the log as committed."""
     trouble: str = ""
-    """Why the last try failed."""
+    """The reason why the last try failed."""
 
     def answer(self, reply: Any) -> None:
         """Set the reply, unless nobody waits for it any more."""
@@ -88,12 +88,12 @@ class _Change:
 
 @dataclass(eq=False, slots=True)
 class _Replayed:
-    """The state after a replay of the log up to an offset."""
+    """The registry's state, and the offset up to which the log was replayed for it."""
 
     shard: RegistryShard = field(default_factory=RegistryShard)
     position: int = 0
     told: int = 0
-    """How many records could not be read."""
+    """The number of records that could not be read."""
 
 
 class KafkaStore:
@@ -223,8 +223,8 @@ class KafkaStore:
     async def _look(self) -> None:
         """Read all changes that any instance acknowledged before now; raises RegistryError if Kafka does not answer.
 
-        Concurrent requests share one read. It waits only for a limited time for a transaction that another instance has
-        left open: records after the beginning of that transaction are not committed for readers.
+        Concurrent requests share one read. If another instance has left a transaction open, readers get no records
+        after its beginning. The read waits only for a limited time for the end of that transaction.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -299,8 +299,8 @@ class KafkaStore:
     async def _take_in(self, replayed: _Replayed, at: int, piece: Piece, broken: UnreadableBatch | None) -> None:
         """Replay the records of a fetch that are not replayed yet; let requests run from time to time.
 
-        Two such replays, one per thread, may run at the same time: each record still counts once, in the order of the
-        log.
+        Two such replays, one per thread, may run at the same time. Each record is still replayed once, in the order of
+        the log.
         """
         if replayed is not self._replayed:
             return
@@ -337,7 +337,7 @@ class KafkaStore:
         replayed.position = offset + 1
 
     def _forget(self, reason: str) -> None:
-        """Drop the state, to replay the log from its first record."""
+        """Drop the state, so that the log is replayed from its first record."""
         log.error("%s is replayed from its first record: %s", SCHEMAS_TOPIC, reason)
         self._is_current.clear()
         self._replayed = _Replayed()

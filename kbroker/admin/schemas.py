@@ -32,7 +32,7 @@ _NOT_OF_THE_REQUEST: Final = (
 
 
 class Refused(AdminError):  # noqa: N818 - an outcome
-    """The registry refuses this request; the login is accepted, and the registry works."""
+    """The registry works and has accepted the login, but refuses this request."""
 
 
 class Unknown(Refused):

@@ -1,7 +1,7 @@
 """Share groups (KIP-932) of any Kafka: their members, and reading and altering their start offsets.
 
 Owns the requests for them that kafka-python lacks: ShareGroupDescribe, DescribeShareGroupOffsets and
-AlterShareGroupOffsets. Deleting is a row of kbroker/changes.py. Never prints.
+AlterShareGroupOffsets. The deletion of share groups is a row of kbroker/changes.py. Never prints.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Records that groups do not get past: listing them, and letting a group skip one.
 
-Owns the question to all brokers (a kbroker returns these records in the list of groups, another Kafka does not), and
-the skip: one transaction copies the record to a dead letter topic and commits the offset after it. So the record is
-neither lost nor copied twice, and the group may have members: their next owner of the partition reads the new offset.
-The copy has the headers of a share group's dead letters (KIP-1191), for `kbroker deadletter`. Never skips by itself.
+Owns the request to all brokers: kbroker returns these records in the list of groups, other Kafkas do not. Owns the
+skip: one transaction copies the record to a dead letter topic and commits the offset after it. So the record is neither
+lost nor copied twice, and the group may have members: their next owner of the partition reads the new offset. The copy
+has the headers of a share group's dead letters (KIP-1191), for `kbroker deadletter`. Never skips by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kbroker.cluster_state import VIEW_SOURCE
 from kbroker.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 _WITH_TAGS: Final = 3
-"""The first version of ListGroups whose answer can contain these records."""
+"""The first version of ListGroups whose answer can contain stuck records."""
 _READ_AGAIN, _DELIVERED_AGAIN = "read again", "delivered again"
 SKIPPED: Final = "Skipped by an operator."
 """The message in the copy of a skipped record."""
@@ -45,13 +45,13 @@ class StuckRecord:
     partition: int
     offset: int
     cause: str
-    """The evidence.
+    """The evidence that the record is stuck.
 
     "left": owners of the partition left without a commit; "read again": a member fetches the record again and again;
     "delivered again": a share group has delivered the record several times.
     """
     times: int
-    """The number of owners that left, of looks that saw the same fetch, or of deliveries."""
+    """The number of owners that left, of checks that saw the same fetch, or of deliveries."""
     since_ms: int
     """The time of the first evidence, in ms since 1970."""
 
@@ -61,14 +61,15 @@ class StuckRecord:
 
     @property
     def has_running_reader(self) -> bool:
-        """Whether a member was seen that reads the record again: its own position is not that of the group."""
+        """Whether a member reads the record again and again. That member's own position is not that of the group."""
         return self.cause == _READ_AGAIN
 
 
 def stuck_records(admin: Any, groups: Iterable[str] = ()) -> list[StuckRecord]:
-    """Return the records that groups do not get past, by group; only of `groups` if there are any.
+    """Return the records that groups do not get past, by group: of `groups`, or of all groups if `groups` is empty.
 
-    The list is empty for a Kafka that does not look for them. Raises AdminError if one of `groups` does not exist.
+    The list is empty for a Kafka that does not look for such records. Raises AdminError if one of `groups` does not
+    exist.
     """
     wanted = set(groups)
     listed = [group for node in patiently(lambda: live_brokers(admin)) for group in _listed(admin, node)]
@@ -96,14 +97,14 @@ def _listed(admin: Any, node: int) -> list[ListedGroup]:
 
 
 def record_at(reader: PartitionReader, stuck: StuckRecord) -> Found | None:
-    """Return the record that the group reads next; None if it is gone."""
+    """Return the record that the group reads next; None if the record is gone."""
     piece = reader.fetch((stuck.topic, stuck.partition), stuck.offset)
     return next((each for each in piece.records if each.offset >= stuck.offset), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A skip that is possible now: the record, and the place of its copy; `to` is None if it is not copied."""
+    """A skip that is possible now: the record, and the topic of its copy; `to` is None if the record is not copied."""
 
     stuck: StuckRecord
     record: Found
@@ -113,9 +114,10 @@ class Skip:
 
 
 def plan_skip(admin: Any, group: str, place: tuple[str, int] | None, to: str | None, *, drop: bool) -> Skip:
-    """Return the skip of the record that a group does not get past, in the partition `place` if there are several.
+    """Return the skip of the record that a group does not get past.
 
-    The copy goes to `to`, by default dlq.TOPIC; to no topic with `drop`. Raises AdminError.
+    If there are several, `place` is the partition. The copy goes to `to`, by default to dlq.TOPIC; with `drop` there is
+    no copy. Raises AdminError.
     """
     found = [each for each in stuck_records(admin, [group]) if place in (None, (each.topic, each.partition))]
     if not found:
@@ -143,9 +145,9 @@ def plan_skip(admin: Any, group: str, place: tuple[str, int] | None, to: str | N
 
 
 def execute_skip(connection: Connection, admin: Any, skip: Skip) -> None:
-    """Copy the record and commit the offset after it, in one transaction. Raises AdminError.
+    """Copy the record and commit the offset after it, in one transaction.
 
-    It is refused if the group has committed another offset meanwhile.
+    Raises AdminError, also if the group has committed another offset meanwhile.
     """
     stuck, record = skip.stuck, skip.record
     partition = TopicPartition(stuck.topic, stuck.partition)

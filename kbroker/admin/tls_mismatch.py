@@ -1,4 +1,4 @@
-"""Why a client can connect to an address but is not served there: the reasons that a TLS handshake shows.
+"""The reasons, visible in a TLS handshake, why a client can connect to an address but is not served there.
 
 Owns one TLS handshake that trusts any certificate and sends no data. Never prints.
 """
@@ -44,7 +44,7 @@ def tls_fault(address: str, settings: Mapping[str, Any], patience_s: float = _PA
 
 
 def unreadable_file(settings: Mapping[str, Any]) -> str | None:
-    """Return which TLS file cannot be read, and why; None if all can be read, or if no file is needed."""
+    """Return a text about a TLS file that cannot be read; None if every needed file can be read."""
     if not str(settings.get("security_protocol")).endswith("SSL"):
         return None
     for key, what in _FILES.items():

@@ -1,4 +1,7 @@
-"""Delegation tokens: listing, creating, renewing and expiring them. Never prints, least of all an HMAC."""
+"""Delegation tokens: listing, creating, renewing and expiring them.
+
+Never prints anything; above all, it never prints an HMAC.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ def _hmac_of(admin: Any, token_id: str) -> bytes:
 
 
 def described_tokens(admin: Any, owners: Sequence[Principal] = ()) -> list[DescribedDelegationToken]:
-    """Return the tokens of some owners, or of all, that the caller may read, oldest first; raises AdminError."""
+    """Return the tokens of some or all owners, oldest first; leave out tokens that the caller may not read.
+
+    Raises AdminError.
+    """
     wanted = [DescribeDelegationTokenOwner(each.kind, each.name) for each in owners] or None
     request = DescribeDelegationTokenRequest(owners=wanted)
     found = _request(admin, request, DescribeDelegationTokenResponse, "cannot list tokens").tokens
@@ -70,7 +76,7 @@ def described_tokens(admin: Any, owners: Sequence[Principal] = ()) -> list[Descr
 
 
 def _request(admin: Any, request: Any, answer: type[_Answer], failure: str) -> _Answer:
-    """Send a request about tokens; raises AdminError whose text begins with `failure`."""
+    """Send a request about tokens. Raises AdminError; its text begins with `failure`."""
     found: Any = ask_any(admin, request, answer)
     if found is None:
         raise AdminError(f"{failure}: this cluster serves no delegation tokens")

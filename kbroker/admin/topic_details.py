@@ -1,8 +1,7 @@
 """Details of topics beyond Metadata: important configs, bytes, and ailments of partitions.
 
-Owns requests about many topics at the same time. Owns the conditions of a partition that kafka-topics calls
-under-replicated, unavailable and so on: here they are called ailments. Values that the caller has no right to read are
-left out. Never prints.
+Owns requests about many topics at the same time. Owns the ailments of a partition: the conditions that kafka-topics
+calls under-replicated, unavailable and so on. Values that the caller has no right to read are left out. Never prints.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kbroker.protocol.messages.configs import (
 )
 
 _AT_ONCE: Final = 200
-"""The most topics in one request."""
+"""The maximum number of topics in one request."""
 _SHOWN: Final = ("min.insync.replicas", "cleanup.policy", "retention.ms")
 _MIN_ISR: Final = "min.insync.replicas"
 Ails = Callable[[Mapping[str, Any], int], bool]
@@ -38,9 +37,9 @@ AILMENTS: Final[Mapping[str, Ails]] = {
 
 
 def with_details(admin: Any, topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return listed topics with their most important configs and the bytes of their records; None if unknown.
+    """Return listed topics with their most important configs and their size in bytes; None where it is unknown.
 
-    The largest replica of a partition defines the bytes of the partition.
+    The largest replica of a partition defines the size of the partition.
     """
     names = [str(topic["name"]) for topic in topics]
     configs, sizes = topic_configs(admin, names, _SHOWN), _sizes(admin)
@@ -74,7 +73,8 @@ def ailing(
 ) -> list[dict[str, Any]]:
     """Return topics, as in Metadata, with only those partitions that have one of the `wanted` ailments.
 
-    If `wanted` is empty, the topics keep all partitions. `with_overrides` leaves out topics that override no config.
+    If `wanted` is empty, the topics keep all partitions. `with_overrides` leaves out topics that do not override any
+    config.
     """
     topics = list(topics)
     needs_configs = with_overrides or any("min_isr" in each for each in wanted)
@@ -96,7 +96,7 @@ def _value(configs: Mapping[str, DescribeConfigsResourceResult], key: str) -> st
 
 
 def _sizes(admin: Any) -> dict[str, int]:
-    """Return the bytes of topics by name; empty if the cluster does not return them."""
+    """Return the sizes of topics in bytes, by name; an empty dict if the cluster does not return them."""
     largest: dict[tuple[str, int], int] = {}
     try:
         for broker in admin.describe_log_dirs():

@@ -50,9 +50,9 @@ def create_topics(
     assignment: Sequence[Sequence[int]] = (),
     dry_run: bool = False,
 ) -> dict[str, Refusal | None]:
-    """Create topics and wait until all brokers know of them; return the refusals. -1 means the broker's default.
+    """Create topics and wait until all brokers know of them; return the refusals.
 
-    An `assignment` lists the brokers of each partition.
+    A number of -1 means the broker's default. An `assignment` lists the brokers of each partition.
     """
     for key, value in (configs or {}).items():
         check_size(key, value)
@@ -65,7 +65,7 @@ def create_topics(
     result = admin.create_topics(dict.fromkeys(names, requested), validate_only=dry_run, raise_errors=False)
     refusals = {topic["name"]: _refusal(topic) for topic in result["topics"]}
     if not dry_run:
-        with contextlib.suppress(KafkaError):  # the topics exist in any case
+        with contextlib.suppress(KafkaError):  # the topics already exist, whether or not the wait succeeds
             wait_for_topics(admin, [name for name, refusal in refusals.items() if refusal is None])
     return refusals
 
@@ -150,7 +150,7 @@ def set_topic_configs(admin: Any, name: str, configs: Mapping[str, str | None]) 
 def add_partitions(
     admin: Any, name: str, count: int, assignment: Sequence[Sequence[int]] = (), *, dry_run: bool = False
 ) -> None:
-    """Increase the number of a topic's partitions to `count`, and wait until all brokers know; raises AdminError.
+    """Increase a topic's number of partitions to `count`, and wait until all brokers know of it. Raises AdminError.
 
     An `assignment` lists the brokers of each new partition.
     """

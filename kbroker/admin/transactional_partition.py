@@ -52,7 +52,7 @@ from kbroker.protocol.records import build_batch
 
 T = TypeVar("T")
 TRANSACTION_MS: Final = 10_000
-"""The longest time of a transaction, in ms: then the broker ends it. A transaction usually takes some milliseconds."""
+"""The maximum duration of a transaction in ms, after which the broker ends it. Usually it takes some milliseconds."""
 _REQUEST_MS: Final = 5_000
 _STEP_S: Final = 5.0
 """The seconds for which a step is retried while its broker asks for a retry."""
@@ -113,7 +113,7 @@ class Unanswered(AdminError):  # noqa: N818 - an outcome
 
 
 class TransactionalPartition:
-    """Partition 0 of a topic. `place` returns the topic, or creates it."""
+    """Partition 0 of a topic. The function `place` returns the topic, or creates it."""
 
     def __init__(
         self,
@@ -135,12 +135,12 @@ class TransactionalPartition:
         self._sequence = 0
         self._closed = False
         self.topics_seen = 0
-        """How many topics with this name were found so far: the number grows when the topic was created anew."""
+        """The number of topics with this name that were found so far; it increases when the topic was created anew."""
 
     # -- the steps of a writer; all raise Fenced, TooLarge, PartitionDenied and Unanswered
 
     def begin(self) -> None:
-        """Become the only writer: fence the earlier writer, and end its open transaction."""
+        """Fence the earlier writer, and end its open transaction, so that this object is the only writer."""
 
         def ask(until: float) -> tuple[int, Any]:
             request = InitProducerIdRequest(self._id, TRANSACTION_MS)
@@ -151,7 +151,7 @@ class TransactionalPartition:
         self._producer, self._sequence = (answer.producer_id, answer.producer_epoch), 0
 
     def join(self) -> None:
-        """Begin a transaction; return when the markers of the transaction before are in the log."""
+        """Begin a transaction; return after the markers of the previous transaction are in the log."""
 
         def ask(until: float) -> tuple[int, Any]:
             request = AddPartitionsToTxnRequest(
@@ -210,7 +210,7 @@ class TransactionalPartition:
     def end_offset(self) -> int:
         """Return the high watermark: every record that was acknowledged so far is before it.
 
-        Retries while a leader that was just elected does not know its high watermark yet (KIP-207).
+        Retries while a newly elected leader does not know its high watermark yet (KIP-207).
         """
 
         def ask(_until: float) -> tuple[int, Any]:
@@ -272,7 +272,7 @@ class TransactionalPartition:
         admin, self._admin = self._admin, None
         self._view = self._coordinator = None
         if admin is not None:
-            with contextlib.suppress(Exception):  # the client is dropped in any case
+            with contextlib.suppress(Exception):  # the client is dropped, whether or not the close succeeds
                 admin.close()
 
     def _client(self) -> Any:
@@ -330,7 +330,7 @@ class TransactionalPartition:
                     self._view = self._coordinator = None
             except (Fenced, TooLarge, PartitionDenied):
                 raise
-            except Exception as error:  # if another thread closes the client, it raises any exception
+            except Exception as error:  # if another thread closes the client, the client may raise any exception
                 if isinstance(error, AdminError) and not _passes(error):
                     raise
                 is_coded = isinstance(error, KafkaError) and hasattr(error, "errno")

@@ -118,7 +118,7 @@ def described(admin: Any, transactional_id: str) -> tuple[int, TransactionState]
 
 
 def terminated(admin: Any, state: TransactionState) -> None:
-    """Make a coordinator abort an open transaction and fence its producer, as a new producer with the same id would."""
+    """Let a coordinator abort an open transaction and fence its producer, as a new producer with the same id does."""
 
     def ask() -> tuple[int, str | None, None]:
         coordinator = _coordinator(admin, state.transactional_id)

@@ -41,7 +41,7 @@ class Credential:
 
 
 def described_users(admin: Any, names: Sequence[str] = ()) -> tuple[list[Credential], list[str]]:
-    """Return users with passwords (all, if `names` is empty), and the failures of other users; raises AdminError."""
+    """Return users that have passwords (of all users, if `names` is empty), and failures by user; raises AdminError."""
     wanted = [UserName(name) for name in dict.fromkeys(names)] or None
     request = DescribeUserScramCredentialsRequest(users=wanted)
     answer = ask_controller(admin, request, DescribeUserScramCredentialsResponse)

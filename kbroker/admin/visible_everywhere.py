@@ -1,7 +1,7 @@
-"""Waiting until a change is visible: of topics on every broker, of configs on the broker that receives the request.
+"""Waiting until a change is visible: a change of topics on every broker, one of configs on the broker of the request.
 
 The controller answers as soon as it has made the change. The other brokers receive the change a moment later, and the
-next command may send its request to one of them. Never fails: the change is already made.
+next command may send its request to one of them. Never fails, because the change is already made.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The services beside a broker of `kbroker start`: metrics and health, control API, web console, spans of requests.
 
-Owns the options, and everything that must exist before the broker starts. The sockets: an address in use is reported
-immediately, and while logs are being read, the metrics server already answers that the broker is starting. The clock
-that the control API moves. The check that packages are installed. A server's module is imported only if it is
-requested. The console connects to the broker like any client, to a listener without TLS and login.
+Owns the options, and everything that must exist before the broker starts: the sockets, the clock that the control API
+moves, and the check that packages are installed. So an address in use is reported immediately, and while logs are being
+read, the metrics server already answers that the broker is starting. A server's module is imported only if that server
+is requested. The console connects to the broker like any client, to a listener without TLS and login.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BACKLOG: Final = 128
 _SERVICES: Final = {"control": CONTROL, "console": CONSOLE, "registry": REGISTRY}
 _OF_TRACES: Final = "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.producer")
-"""The loggers with which the console's Kafka client logs each connection, which would fill the broker's log."""
+"""The loggers of the console's Kafka client. They log each connection, and would so fill the broker's log."""
 log = logging.getLogger(__name__)
 
 
@@ -78,7 +78,7 @@ traces_options = with_options(
 
 
 def http_options(*, in_container: bool = False) -> Decorator:
-    """Add --control, --console and --registry, and the options that make them reachable from other machines."""
+    """Add --control, --console and --registry, and the options that make these servers reachable from elsewhere."""
     return with_options(
         _address(
             "control", CONTROL.default, "For tests: serve faults, time, requests and reset over HTTP", in_container
@@ -93,7 +93,7 @@ def http_options(*, in_container: bool = False) -> Decorator:
 
 
 def _address(name: str, default: str, text: str, in_container: bool) -> Decorator:
-    """Add the option for the address of a server; in a container an environment variable can set it, too."""
+    """Add the option for the address of a server; in a container an environment variable can also set the address."""
     return click.option(
         f"--{name}",
         metavar="[HOST:PORT]",
@@ -134,7 +134,7 @@ class MetricsPlace(_Place):
 
     @contextlib.asynccontextmanager
     async def served(self, clock: Clock | None, *, takes_clients: bool) -> AsyncIterator[MetricsServer]:
-        """Serve in the broker's loop; with `takes_clients`, also the metrics that clients push."""
+        """Serve in the broker's loop; with `takes_clients`, also serve the metrics that clients push."""
         from kbroker.metrics.server import MetricsServer
 
         server = MetricsServer(self.socket, asyncio.get_running_loop())
@@ -244,7 +244,7 @@ class TracesPlace:
             yield
         finally:
             node.server.dispatcher.trace(None)
-            await asyncio.to_thread(traces.close)  # in a thread, because it may wait for a collector
+            await asyncio.to_thread(traces.close)  # in a thread, because the end of tracing may wait for a collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,13 +330,13 @@ def _http_address(name: str, at: str) -> tuple[str, int]:
     service.require(f"--{name}")
     import_module(
         f"kbroker.{'registry_api' if name == 'registry' else name}.server"
-    )  # now, because it takes longer than a broker's loop may block
+    )  # imported now: the import takes longer than a broker's loop may block
     return host, port
 
 
 def _metrics_socket(at: str, config: BrokerConfig) -> socket.socket:
     host, port = parse(at, "--metrics", _METRICS)
-    import_module("kbroker.metrics.server")  # now, because it takes longer than a broker's loop may block
+    import_module("kbroker.metrics.server")  # imported now: the import takes longer than a broker's loop may block
     with contextlib.suppress(ImportError):  # the module needs an extra
         import_module("kbroker.metrics.pushed")
     made = bind(host, port, server_limits(config))
@@ -353,7 +353,7 @@ def traces_place(url: str | None, ratio: float) -> TracesPlace | None:
         raise ConfigError(f"--traces takes a URL, as http://127.0.0.1:4318, not {url!r}")
     try:
         missing = next((each for each in _OF_TRACES if find_spec(each) is None), None)
-    except ImportError as error:  # even its parent package is missing
+    except ImportError as error:  # even the parent package of this module is missing
         missing = error.name
     if missing is not None:
         raise ConfigError(f"--traces needs more than kbroker alone: {how_to_install('traces')} (no {missing})")

@@ -22,7 +22,7 @@ from kbroker.cli.completion import complete_brokers, complete_topics
 from kbroker.cli.output import Column, Facts, Output, Table, Verbs, output_option, print_table
 
 _AT_ONCE = 50
-"""How many partitions are moved at the same time."""
+"""The maximum number of partitions that are moved at the same time."""
 
 
 @click.group("broker", cls=Verbs)

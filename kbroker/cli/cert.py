@@ -1,7 +1,7 @@
 """`kbroker cert`: certificates for development.
 
-Owns the files and the output about them; security/tls/development.py decides the form of certificates. Never overwrites
-a file.
+Owns the files and the output about these files; security/tls/development.py decides the form of certificates. Never
+overwrites a file.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ CLIENT_ID: Final = "kbroker-cli"
 
 
 def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add the options of a connection to a verb, pass it their `connection`, and convert errors to text.
+    """Add the options of a connection to a verb, pass the verb a `connection`, and convert errors to text.
 
     The order of precedence is -X, --command-config, --profile; a profile's address overrides the environment's.
     """
@@ -71,7 +71,10 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def confirm(question: str) -> None:
-    """Ask before a change. "No" and Ctrl-C end the verb; if nobody can answer, the verb fails with the remedy."""
+    """Request a confirmation before a change.
+
+    "No" and Ctrl-C end the verb. If nobody can answer, it fails with the remedy.
+    """
     try:
         if not click.confirm(question, err=True):
             sys.exit(of_signal(signal.SIGINT))
@@ -102,10 +105,10 @@ def _set_log() -> None:
 
 @contextmanager
 def ending_at_signals() -> Iterator[None]:
-    """Make SIGINT and SIGTERM raise an exception that ends a verb: its resources are released, and nothing is printed.
+    """Convert SIGINT and SIGTERM to an exception that ends a verb: its resources are released, and nothing is printed.
 
-    Signals after the first one are ignored until the end of the `with`, so that they do not interrupt the release.
-    Therefore the release must have a time limit.
+    Signals after the first one are ignored until the end of the `with`, so that they do not interrupt the release of
+    resources. Therefore this release must have a time limit.
     """
     ending = False
 

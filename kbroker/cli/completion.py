@@ -1,7 +1,7 @@
 """`kbroker completion`: the scripts for shells to complete verbs, options, their choices and names in the cluster.
 
-The scripts, and their calls of this command, are click's. Owns the completion of names (topics, groups, brokers and
-profiles, from the cluster that the verb would use), and the short time for which a shell may wait. Never reports a
+The scripts, and their calls of this command, are click's. Owns the completion of the names of topics, groups, brokers
+and profiles, from the cluster that the verb would use. Owns the short time for which a shell may wait. Never reports a
 failure: it then suggests nothing.
 """
 
@@ -45,7 +45,7 @@ _HASTE: Final = {"bootstrap_timeout_ms": 1_000, "request_timeout_ms": 1_500, "re
 
 
 def complete_topics(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a topic; suggest internal topics only if the typed text is a beginning of their names."""
+    """Complete the name of a topic; suggest an internal topic only if its name begins with the typed text."""
     return _fitting(ctx, incomplete, lambda admin: [str(topic["name"]) for topic in admin.describe_topics()])
 
 

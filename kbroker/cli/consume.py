@@ -43,7 +43,7 @@ _OFFSET_HELP: Final = "Start there: beginning, end, N, -N before the end, +N aft
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The start of reading: an `edge`, `number` records from it, an offset, or a time in ms."""
+    """The start of reading: an `edge`, a `number` of records from an edge, an offset, or a time in ms."""
 
     kind: str
     number: int = 0
@@ -65,7 +65,7 @@ class _Printing:
     """The time at which the last records arrived."""
 
     def room(self) -> int:
-        """Return how many more records may be read now."""
+        """Return the number of records that may still be read now."""
         if self.count is None or self.matches is not None:
             return _MOST_RECORDS
         return min(_MOST_RECORDS, self.count - self.printed)
@@ -205,15 +205,15 @@ def _closing(consumer: Any, connection: Connection) -> Iterator[None]:
         joining = _joining(consumer)
         consumer.close(autocommit=False, timeout_ms=_CLOSE_MS if joining is None else 0)
         if joining is not None:
-            with suppress(KafkaError, AdminError):  # if that fails, its session expires
+            with suppress(KafkaError, AdminError):  # if the removal fails, the member's session expires
                 _remove(connection, joining)
 
 
 def _joining(consumer: Any) -> ConsumerGroupMetadata | None:
     """Return the membership of a consumer that is joining its group; None if closing the consumer is enough.
 
-    On the client's own connection, LeaveGroup would wait for the answer to JoinGroup, which a broker sends only after
-    the other members have joined as well. Waits for the member id of a new member, which the coordinator returns
+    On the client's own connection, LeaveGroup would wait for the answer to JoinGroup. A broker sends that answer only
+    after the other members have joined as well. Waits for the member id of a new member, which the coordinator returns
     immediately.
     """
     deadline = time.monotonic() + _CLOSE_MS / 1000
@@ -240,7 +240,7 @@ def _remove(connection: Connection, member: ConsumerGroupMetadata) -> None:
 
 
 def _check_shared(others: Mapping[str, bool]) -> None:
-    """Raise UsageError if one of these options is given, because a share group decides these things itself."""
+    """Raise UsageError if one of these options is given, because a share group makes these decisions itself."""
     given = [name for name, is_given in others.items() if is_given]
     if not given:
         return
@@ -321,7 +321,7 @@ def _start_offsets(
 
 
 class _Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Records whether the group has assigned partitions to this member, possibly none."""
+    """Records whether the group has sent this member an assignment, even if it is empty."""
 
     def __init__(self, printing: _Printing) -> None:
         self._printing = printing
@@ -335,7 +335,7 @@ class _Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
 
 def _subscribe(consumer: Any, topics: tuple[str, ...], printing: _Printing) -> None:
     consumer.subscribe(list(topics), listener=_Assignments(printing))
-    for topic in topics:  # otherwise the group's leader finds the partitions after its join, and joins again
+    for topic in topics:  # without this, the group's leader finds the partitions after its join, and joins again
         known_partitions(consumer, topic)
 
 
@@ -365,7 +365,7 @@ def _print_records(
         for partition, records in polled.items():
             last = None
             for record in records:
-                if printing.is_enough:  # a filter reads more records than it prints
+                if printing.is_enough:  # with a filter, more records are read than printed
                     break
                 last = record
                 if printing.matches is None or printing.matches(record, partition.partition):
@@ -381,9 +381,9 @@ def _print_records(
 
 
 def _unreadable(connection: Connection, consumer: Any, skip: bool, error: Exception) -> TopicPartition:
-    """Skip the batch at which a poll failed, and return its partition.
+    """Skip the batch that made a poll fail, and return its partition.
 
-    Raises ClickException if the batch must not be skipped, and `error` if no batch is the cause.
+    Raises ClickException if the batch must not be skipped. Raises `error` if no batch is the cause.
     """
     if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordError):
         raise error

@@ -32,7 +32,7 @@ _COMMIT_S: Final = 10.0
 _MOST: Final = 500
 _SILENT: Final = logging.getLogger("kbroker.librdkafka")
 _SILENT.setLevel(logging.CRITICAL + 1)
-"""librdkafka also logs a fatal error, but the exception already contains it."""
+"""A silent logger for librdkafka. librdkafka also logs a fatal error, but the exception already contains that error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _print_records(library: Any, consumer: Any, wanted: Shared, progress: _Progr
 
 
 def _commit(library: Any, consumer: Any) -> None:
-    """Send the acknowledgements; report a refused one, whose records will be delivered again."""
+    """Send the acknowledgements; report each refused one, because its records will be delivered again."""
     for place, error in _polled(library, lambda: consumer.commit_sync(_COMMIT_S)).items():
         if error is not None:
             text = f"kbroker: {place.topic} [{place.partition}]: not acknowledged: {error.args[0].str()}"

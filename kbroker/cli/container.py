@@ -1,7 +1,7 @@
 """`kbroker container`: run a broker in a container with the conventions of the apache/kafka image.
 
-Owns the conversion of the image's environment to settings: a setup for that image works when only the image's name is
-changed. KAFKA_* variables override a mounted server.properties; without either, clients reach the broker at
+Owns the conversion of the image's environment to settings, so that a setup for that image works after a change of only
+the image's name. KAFKA_* variables override a mounted server.properties. Without both, clients reach the broker at
 localhost:9092. If `listeners` is not set, the broker listens on every interface, with the names and ports of
 `advertised.listeners`. The config keys of a KRaft node are accepted; there is no separate controller. The image's
 variables also set the log levels.
@@ -121,7 +121,7 @@ def container_settings(environment: Mapping[str, str], file: str, data_dir: str,
 
 
 def _advertised(settings: Mapping[str, str], hostname: str) -> str:
-    """Return the advertised address of listeners on every interface, which is the container's name."""
+    """Return the container's name: the advertised address of listeners on every interface."""
     controllers = {name.strip().upper() for name in settings.get("controller.listener.names", "").split(",")}
     endpoints = [parse_endpoint("listeners", text) for text in settings["listeners"].split(",")]
     return ",".join(_address(each, hostname) for each in endpoints if each.name not in controllers)
@@ -133,7 +133,7 @@ def _address(endpoint: Endpoint, hostname: str) -> str:
 
 
 def _cluster_id(environment: Mapping[str, str], config: BrokerConfig) -> str | None:
-    """Return CLUSTER_ID, or None if it is unset and an existing data directory has its own cluster id."""
+    """Return CLUSTER_ID. Return None if it is unset and an existing data directory has its own cluster id."""
     given = environment.get("CLUSTER_ID")
     if given:
         return given

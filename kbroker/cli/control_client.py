@@ -1,7 +1,7 @@
 """Shared by `kbroker fault|clock|requests|reset`: the client of a broker's control API.
 
 Owns the option --control, and sends one HTTP request at a time, with only the standard library. The API itself checks
-values. Does not depend on a particular operation. The text of a failure is the line in the API's answer.
+values, and its answer contains the text of a failure. Does not depend on a particular operation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class Control:
         *,
         patience_s: float = 0,
     ) -> Any:
-        """Send a request and return its answer, for which the broker may need `patience_s`. Raises ClickException."""
+        """Send a request and return its answer; wait at most `patience_s` seconds for the answer.
+
+        Raises ClickException.
+        """
         connection, answer = self._request(method, path, body, query or {}, _PATIENCE_S + patience_s)
         try:
             return _json(answer.read(), self._where)

@@ -29,7 +29,7 @@ from kbroker.cli.record_format import json_bytes
 
 Result = TypeVar("Result")
 _LONGEST: Final = 1_000
-"""The most characters of a text that tables show; documents contain the complete text."""
+"""The maximum number of characters of a text in a table; documents contain the complete text."""
 _NOT_YET: Final = "nothing was changed; add --execute to do it"
 _NONE_LEFT: Final = "no dead letter is left to replay; --again begins at the first one"
 _NONE_TO_PURGE: Final = "there is no such dead letter"

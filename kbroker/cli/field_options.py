@@ -24,7 +24,7 @@ _METAVARS: Final = {
 
 
 def field_options(fields: Iterable[Field]) -> Decorator:
-    """Add an option for each field; pass the function each value under the field's name, None if missing."""
+    """Add an option for each field. The function gets the values under the fields' names; None for a missing value."""
     return with_options(
         *(
             click.option(

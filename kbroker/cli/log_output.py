@@ -1,7 +1,7 @@
 """The log output of a broker's process: lines of text or of JSON, and levels by logger.
 
-Owns the formats and the options that choose them. No text in a log record can look like another record: the log
-contains names that clients choose. Never decides the content of the log.
+Owns the formats and the options that choose them. The log contains names that clients choose, so this module makes sure
+that no text in a log record can look like another record. Never decides the content of the log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONTINUED: Final = "\t"
 
 
 def log_options(*, in_container: bool = False) -> Decorator:
-    """Add --log-format and --log-level; in a container environment variables can set them, too."""
+    """Add --log-format and --log-level; in a container, environment variables can also set these options."""
     return with_options(
         click.option(
             "--log-format",
@@ -54,7 +54,7 @@ def _checked(_context: click.Context, _option: click.Parameter, levels: tuple[st
 
 
 def set_up_log(stream: TextIO, log_format: str = "text", levels: Iterable[str] = ()) -> None:
-    """Log to `stream`, one line per record; `levels` are as in --log-level, and the last one for a logger counts."""
+    """Log to `stream`, one line per record; `levels` are as in --log-level, and the last level for a logger counts."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_json_lines() if log_format == "json" else TextLines())
     logging.basicConfig(level="INFO", handlers=[handler])
@@ -104,7 +104,7 @@ def _continued(text: str) -> list[str]:
 
 
 def _json_lines() -> logging.Formatter:
-    from pythonjsonlogger.json import JsonFormatter  # imported only here: text output does not need it
+    from pythonjsonlogger.json import JsonFormatter  # imported only here, because text output does not need it
 
     class JsonLines(JsonFormatter):
         """JSON with time, level, logger, message, broker, the exception if any, and the record's extra fields."""
@@ -123,7 +123,7 @@ def _json_lines() -> logging.Formatter:
                 "broker_id": self.broker_id,
             }
             super().add_fields(log_data, record, {})
-            for name in fields:  # extra fields never replace these
+            for name in fields:  # extra fields never replace the standard fields
                 log_data.pop(name, None)
             beside = dict(log_data)
             log_data.clear()

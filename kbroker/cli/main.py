@@ -1,7 +1,7 @@
 """The `kbroker` command: its verbs, the messages about errors, and the exit status.
 
-Owns the entry point. An expected failure is one line on stderr; `--debug` shows the traceback. The status is 0, 1 for a
-failure, 2 for wrong usage, 130 and 143 for signals; some verbs have further ones.
+Owns the entry point. An expected failure is one line on stderr; `--debug` shows the traceback. The status is 0 for
+success, 1 for a failure, 2 for wrong usage, 130 and 143 for signals. Some verbs have further statuses.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _Lazy(click.Group):
             raise click.UsageError(str(err)) from err
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        width = max(map(len, VERBS))  # aligns the texts of all groups
+        width = max(map(len, VERBS))  # this aligns the texts of all groups
         for title, verbs in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(verb.ljust(width), text) for verb, text in verbs.items()])

@@ -42,7 +42,10 @@ def pages() -> dict[str, str]:
 
 
 def write(directory: Path) -> list[Path]:
-    """Write all pages to a directory, which is created if missing; remove pages of removed verbs. Return the files."""
+    """Write all pages to a directory, and create it if it is missing.
+
+    Remove pages of removed verbs. Return the files.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     made = pages()
     for old in directory.glob(f"{_PROGRAM}*.1"):
@@ -121,7 +124,8 @@ def _records(command: click.Command, context: click.Context) -> Records:
         record = parameter.get_help_record(context)
         if record is not None:
             found[record[0]] = record[1]
-    # Do not use click's own help option: a command caches that of its first context, which may lack the parents.
+    # Do not use click's own help option: a command caches the option of its first context, and that may lack the
+    # parents.
     return found | {"-h, --help": "Show this message and exit."}
 
 

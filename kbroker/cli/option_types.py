@@ -20,7 +20,7 @@ _DURATION: Final = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(
 
 
 class Moment(click.ParamType[int]):
-    """A time in ISO 8601 (in UTC if it names no zone), converted to ms since 1970."""
+    """A time in ISO 8601 (in UTC if it has no zone), converted to ms since 1970."""
 
     name = "iso"
 
@@ -32,7 +32,7 @@ class Moment(click.ParamType[int]):
 
 
 class Ago(click.ParamType[int]):
-    """A duration in ISO 8601, converted to the time that long before now, in ms since 1970."""
+    """A duration in ISO 8601, converted to the time that lies this duration before now, in ms since 1970."""
 
     name = "iso"
 
@@ -79,7 +79,10 @@ def compiled(pattern: str, option: str) -> Any:
 
 
 def whole_match(pattern: str | None) -> Callable[[str], bool]:
-    """Return a test whether an RE2 expression matches a complete name; None matches all names. Raises UsageError."""
+    """Return a function that tests whether an RE2 expression matches a complete name; None matches all.
+
+    Raises UsageError.
+    """
     if pattern is None:
         return lambda _name: True
     expression = compiled(pattern, "the pattern")

@@ -1,6 +1,6 @@
-"""Messages on standard error while a verb waits for an unreachable broker: one after some seconds, one at its return.
+"""Messages on standard error about an unreachable broker for which a verb waits: after some seconds, and at its return.
 
-Owns the checks. The client itself retries silently, for minutes or forever. The verb decides whether it ends.
+Owns the checks, because the client itself retries silently, for minutes or forever. The verb decides whether to end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SILENCE_S: Final = 2.0
 
 
 class Outage:
-    """The messages about a broker's availability, check by check."""
+    """The messages about a broker's availability after each check."""
 
     def __init__(self) -> None:
         self.failed = 0
@@ -41,10 +41,11 @@ def outages_reported(
     waiting: Callable[[], bool],
     gives_up: Callable[[str], bool] = lambda _reason: False,
 ) -> Iterator[None]:
-    """Check in a thread while `waiting()`: `unreachable()` returns why no broker answers, or None.
+    """Check the brokers in a thread within the `with` block, and report outages.
 
-    A check opens a connection and closes it immediately: every three seconds, and every second during an outage. If
-    `gives_up` returns true for the reason, no further check follows.
+    `waiting()` is whether the verb waits: only then a check begins. `unreachable()` returns the reason why no broker
+    answers, or None. A check opens a connection and closes it immediately: every three seconds, and every second during
+    an outage. If `gives_up` returns true for the reason, no further check follows.
     """
     over, printing = threading.Event(), threading.Lock()
 

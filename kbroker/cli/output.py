@@ -1,8 +1,8 @@
 """The output of verbs that list and describe: the option -o, and the only code that prints rows, facts and documents.
 
-A verb passes its result as a value, and its form for people as parts: tables and facts. This module decides which of
-the two is printed, and how. On a terminal rich draws a table; otherwise it is plain text in columns. YAML is written in
-block style; parsing it results in exactly the same value as parsing the JSON. A text is in double quotes unless every
+A verb passes its result as a value (a document), and its form for people as parts: tables and facts. This module prints
+one of the two forms. On a terminal rich draws a table; otherwise a table is plain text in columns. YAML is written in
+block style, and its parsed value is exactly the parsed value of the JSON. A text is in double quotes unless every
 version of YAML parses it as a text. `Verbs` prints the help of a group of verbs. Never sends a request.
 """
 
@@ -32,7 +32,7 @@ class Column:
     header: str
     of: str | Callable[[Any], object] = ""
     wide: bool = False
-    """Whether only -o wide shows it."""
+    """Whether only -o wide shows this column."""
 
     def cell(self, row: Any) -> object:
         """Return a row's value in this column."""
@@ -48,7 +48,7 @@ def wide(header: str, of: str | Callable[[Any], object] = "") -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with their columns for people; a column that is only a text shows the value of that key."""
+    """Rows with their columns for people. A column that is only a text shows the value of the key of this name."""
 
     rows: Sequence[Any]
     columns: Sequence[Column | str]
@@ -187,7 +187,7 @@ _LONGEST = 400
 
 
 class Verbs(click.Group):
-    """A group of verbs; its help shows each verb's complete first sentence, which click would cut at a line's end."""
+    """A group of verbs. Its help shows the complete first sentence of each verb; click would cut it at a line's end."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs, each with the first sentence of its help, wrapped if it is long."""

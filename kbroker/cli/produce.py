@@ -69,7 +69,7 @@ class LineFormat:
     empty_is_null: bool = False
 
     def parse(self, line: bytes) -> Message:
-        """Return the record of a line; a null value stays as typed, and `is_null` recognizes it."""
+        """Return the record of a line. A value that stands for null stays as typed, and `is_null` recognizes it."""
         value = line.removesuffix(b"\n")
         headers: Headers = []
         if self.headers_delimiter is not None and self.headers_delimiter in value:
@@ -90,20 +90,20 @@ class LineFormat:
         return name.decode("utf-8", "replace"), value
 
 
-# Enough to fill many requests, but so little that a large piped file does not fill the memory.
+# This many bytes fill many requests, but do not let a large piped file fill the memory.
 _MOST_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024
 _GRACE_S: Final = 10.0
 _NEVER_CREATES: Final = 4
 """The first Metadata version that supports allow_auto_topic_creation."""
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
-"""Finds the error code in the client's text about an unexpected answer."""
+"""The pattern that finds the error code in the client's text about an unexpected answer."""
 ACKS: Final = {"0": 0, "1": 1, "all": -1, "-1": -1}
 _LIMITS: Final = {MessageSizeTooLargeError: "max.message.bytes", RecordListTooLargeError: "segment.bytes"}
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class _Nulls(Serializer):  # type: ignore[misc]
-    """Converts values to null: the client refuses a null value without a key unless a serializer returns it."""
+    """Converts values to null. The client refuses a null value without a key unless a serializer returns this null."""
 
     def __init__(self, lines: LineFormat) -> None:
         self._lines = lines
@@ -113,7 +113,7 @@ class _Nulls(Serializer):  # type: ignore[misc]
 
 
 class _Deliveries:
-    """The results of the sent records. The client's thread reports results, and the command's thread waits for them."""
+    """The results of the sent records. The client's thread reports the results; the command's thread waits for them."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -163,7 +163,7 @@ class _Deliveries:
             if self.gave_up:
                 return
             self.failed += 1
-            # One bad record fails its batch; the errors of the other records do not show the cause.
+            # One bad record makes its whole batch fail; the errors of the batch's other records do not show the cause.
             if self.error is None or (_of_another(self.error) and not _of_another(error)):
                 self.error = error
             self._forget(size)
@@ -258,7 +258,7 @@ def command(
                             patience_s if sync else None,
                         )
                 finally:
-                    # After a signal, too: write the records that were read before the command ends. The client's own
+                    # Write the records that were read before the command ends, even after a signal. The client's own
                     # flush fails after it has split a batch.
                     deliveries.wait(patience_s)
         finally:
@@ -332,7 +332,10 @@ def _creates_none(admin: Any) -> bool:
 def _send(
     messages: Iterable[Message], send: Callable[[Message], Any], deliveries: _Deliveries, patience_s: float | None
 ) -> None:
-    """Send until the end or the first failure; with `patience_s`, send one record at a time, each within that time."""
+    """Send until the end or the first failure.
+
+    With `patience_s`, send one record at a time, each within this many seconds.
+    """
     for message in messages:
         if deliveries.error is not None:
             return
@@ -372,6 +375,6 @@ def _words(error: BaseException) -> str:
     if isinstance(error, BrokerResponseError):
         return error_text(error, message)
     code = _CODE.search(message or "")
-    if code is not None:  # kafka-python's text if InitProducerId fails
+    if code is not None:  # the text of kafka-python's error if InitProducerId fails
         return error_text(for_code(int(code[1])))
     return message or type(error).__name__

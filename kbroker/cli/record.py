@@ -1,4 +1,4 @@
-"""`kbroker record`: find records by key, value, header or time, and delete those before an offset, of any Kafka."""
+"""`kbroker record`: find records by key, value, header or time, and delete records before an offset, in any Kafka."""
 
 from __future__ import annotations
 

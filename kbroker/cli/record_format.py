@@ -1,6 +1,6 @@
 r"""The format of `kbroker consume -f`: kcat's letters, and the letters of rpk that kcat does not use.
 
-Owns the language. A format is compiled once into pieces that each turn a record into bytes.
+Owns the language. A format is compiled once into pieces. Each piece converts a record to bytes.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ async def _serve(
                 await asyncio.to_thread(Path(ready_file).write_text, f"{server.url}\n")
             await ending
         finally:
-            store.close()  # first, so that no request waits for Kafka any more
+            store.close()  # the store closes first, so that no request waits for Kafka any more
             await asyncio.to_thread(server.stop)
     finally:
         store.close()

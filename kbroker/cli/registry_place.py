@@ -128,7 +128,7 @@ class RegistryOptions:
     def listening(self, host: str, port: int, *, public: bool) -> socket.socket:
         """Return a listening socket; raises NoPlace if other machines could connect without a password or without TLS.
 
-        `public` allows both.
+        With `public`, both are allowed.
         """
         is_safe = self.asks_for_login and self.tls is not None
         return REGISTRY.listening(
@@ -190,9 +190,9 @@ class RegistryPlace:
 
     @property
     def url_for_console(self) -> str | None:
-        """The server's URL for the console beside it; with TLS, the URL has the name in its certificate.
+        """The server's URL for the console of the same broker; with TLS, the URL has the name in its certificate.
 
-        None if the registry requires a login, because this console has none.
+        None if the registry requires a login, because this console has no login for it.
         """
         if self.options.asks_for_login:
             return None

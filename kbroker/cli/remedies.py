@@ -1,7 +1,7 @@
 """Remedies for failures: the advice that follows an error message.
 
-Owns the remedy of each failure. The name of Kafka's error at the end of a message selects it; a message without such a
-name selects it by its text. The required ACL depends on the verb. Never sends a request.
+Owns the remedy of each failure. The name of Kafka's error at the end of a message selects the remedy; in a message
+without such a name, the text does. The required ACL depends on the verb. Never sends a request.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ _RIGHTS: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": ("--transactional-id ID", _OF_IDS, _DESCRIBE),
     "DELEGATION_TOKEN_AUTHORIZATION_FAILED": ("--delegation-token ID", {}, _DESCRIBE),
 }
-"""The resource's ACL option, the right that each verb needs, and the right for other verbs, by the error's name."""
+"""By the error's name: the resource's ACL option, the rights that single verbs need, and the right for other verbs."""
 
 
 def with_remedy(text: str, arguments: Sequence[str]) -> str:
@@ -198,7 +198,7 @@ def _remedy(line: str, verb: str) -> str | None:
     if name in _RIGHTS:
         thing, needed, usual = _RIGHTS[name]
         right = needed.get(verb, needed.get(verb.partition(" ")[0], usual))
-        if "TOPIC" not in right:  # such a right already names its topic
+        if "TOPIC" not in right:  # the option of such a right already names its topic
             right = f"{right} {thing}"
         return f"an administrator of ACLs allows it: `kbroker acl add --allow-principal User:NAME {right}`"
     return _OF_VERBS.get((verb, name)) or _BY_NAME.get(name)

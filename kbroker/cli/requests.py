@@ -1,4 +1,4 @@
-"""`kbroker requests`: the requests to a broker that runs with --control, and its answers.
+"""`kbroker requests`: the requests to a broker that runs with --control, and the broker's answers.
 
 Owns the one-line form of a request.
 """

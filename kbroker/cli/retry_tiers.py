@@ -1,4 +1,4 @@
-"""`kbroker retry-tiers`: the topics from which a failed record comes again after a delay."""
+"""`kbroker retry-tiers`: the topics that deliver a failed record again after a delay."""
 
 from __future__ import annotations
 

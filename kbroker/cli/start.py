@@ -1,6 +1,6 @@
 """`kbroker start`: run a broker until SIGTERM or SIGINT.
 
-Owns the process around a broker: signals, the ready file. Its first output shows how to reach the broker.
+Owns the process around a broker: signals, and the ready file. The first output shows how to reach the broker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _NOTHING: Final = Beside()
 DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT://127.0.0.1:9092"}
-"""The settings of `--dev`: those that a developer would choose for a local broker anyway."""
+"""The settings of `--dev`: those that a developer would choose for a local broker."""
 
 
 def _shortcuts(listen: str | None, data_dir: str | None, settings: Sequence[str], *, memory: bool = False) -> list[str]:
@@ -155,7 +155,7 @@ def announce(node: Node, *, kept: bool, urls: Mapping[str, str]) -> None:
         for listener, address in zip(listeners.bind, node.addresses, strict=True)
         if listeners.protocols[listener.name] == "PLAINTEXT"
     )
-    if plain:  # for other listeners, verbs need settings that are unknown here
+    if plain:  # for other listeners, verbs need settings that this function does not know
         click.echo(
             f"  {command} topic create hello --bootstrap {plain}\n"
             f"  echo 'hello, world' | {command} produce hello --bootstrap {plain}\n"
@@ -208,7 +208,8 @@ def _starting(
     on_logs: Callable[[LogManager], None],
 ) -> Coroutine[Any, Any, Node]:
     if config.in_cluster:
-        # Imported only here, because a single node does not need ZooKeeper's client, and starts faster without it.
+        # Imported only here, because a single node does not need ZooKeeper's client, and starts faster without this
+        # import.
         from kbroker.broker.cluster_node import ClusterNode
 
         return ClusterNode.start(config, cluster_id=cluster_id, users=users, on_logs=on_logs)
@@ -219,7 +220,7 @@ def _raise_file_limit() -> None:
     """Raise the limit of open files, often 1024, to its maximum, because each connection and each segment needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # some systems cap it below the reported limit
+        with contextlib.suppress(ValueError, OSError):  # some systems cap the limit below the reported maximum
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -347,7 +348,10 @@ def _no_ready_file(path: str, error: OSError) -> click.ClickException:
 
 
 def _remove_stale_ready_file(path: str) -> None:
-    """Remove an earlier broker's file, which could be mistaken for this broker's; keep a running broker's file."""
+    """Remove an earlier broker's file, because a program could mistake it for this broker's.
+
+    Keep a running broker's file.
+    """
     try:
         try:
             pid = json.loads(Path(path).read_bytes())["pid"]
@@ -372,4 +376,4 @@ def _runs(pid: int) -> bool:
         return False
     except OSError:
         return True
-    return pid != os.getpid()  # an earlier broker may have had this pid: in containers, often 1
+    return pid != os.getpid()  # an earlier broker may have had the same pid: in containers it is often 1

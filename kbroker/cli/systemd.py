@@ -1,7 +1,8 @@
 """Notifications to systemd about a broker that it has started with Type=notify.
 
-Owns the datagrams to NOTIFY_SOCKET: the broker serves; the broker stops; and, with WATCHDOG_USEC, its event loop is
-alive. The latter is sent twice as often as required. Sends nothing if the variable is not set, and never raises.
+Owns the datagrams to NOTIFY_SOCKET. They state that the broker serves, that it stops, and, with WATCHDOG_USEC, that its
+event loop is alive. This module sends the last kind twice as often as required. Sends nothing if NOTIFY_SOCKET is not
+set, and never raises.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Systemd:
                 self._socket.sendto(text.encode(), "\0" + self._address[1:] if abstract else self._address)
         except OSError as error:
             if not self._warned:
-                # Notifications go on: systemd may come back, and its watchdog kills a broker that sends none.
+                # Continue to notify: systemd may return, and its watchdog kills a broker that sends no notifications.
                 log.warning("NOTIFY_SOCKET %s does not accept %s: %s", self._address, text, error)
             self._warned = True
 

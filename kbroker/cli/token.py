@@ -1,7 +1,7 @@
 """`kbroker token`: delegation tokens, with which a program logs in as a user without the user's password.
 
-Owns the verbs; options have kafka-delegation-tokens' names. `create` prints an HMAC, which is as good as a password,
-and `list` does on request; the other verbs find it by the token's id.
+Owns the verbs; options have kafka-delegation-tokens' names. `create` prints an HMAC, which is as good as a password.
+`list` prints HMACs only on request. The other verbs find the HMAC by the token's id.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def _print_producers(rows: list[tuple[list[Any], ProducerState]], before: list[s
 
 
 def _since(timestamp_ms: int | None) -> str | None:
-    """Return a time, and how long ago it was."""
+    """Return the text of a time and of the period since then."""
     if timestamp_ms is None:
         return None
     when = datetime.fromtimestamp(timestamp_ms / 1000, UTC)

@@ -1,4 +1,4 @@
-"""`kbroker user`: users with SCRAM passwords, who may log in to listeners with SCRAM.
+"""`kbroker user`: users with SCRAM passwords; these users may log in to listeners with SCRAM.
 
 Owns the verbs. A password never leaves this process: only its salted form is sent. Never prints a password.
 """

@@ -29,7 +29,7 @@ _THREAD_KEYS: Final = (
 )
 _JAAS: Final = "sasl.jaas.config"
 _LONGEST_LOGIN: Final = 64 * 1024
-"""In characters. This is enough for the names and passwords of a thousand users."""
+"""The limit in characters. It is enough for the names and passwords of a thousand users."""
 _CLUSTER_LEVEL_LISTENER_KEYS: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")
 
 
@@ -141,7 +141,7 @@ def _refuse(names: list[str], message: str) -> None:
 
 
 def _check_thread_count(name: str, new: int, old: int) -> None:
-    """Refuse a new number of threads that is more than twice, or less than half, the old number."""
+    """Refuse a new number of threads that is larger than twice the old number, or smaller than half of it."""
     failed = f"Dynamic thread count update validation failed for {name}={new}"
     if new < old // 2:
         problem = f"{failed}, value should be at least half the current value {old}"

@@ -32,7 +32,7 @@ MOST_PATTERNS: Final = 16
 LONGEST_PATTERN: Final = 1_000
 """In characters."""
 MOST_UNICODE_CLASSES: Final = 16
-"""The most Unicode classes in the regexes of a match. RE2 compiles one class more slowly than a simple regex."""
+"""The maximum number of Unicode classes in a match. RE2 compiles one class more slowly than a complete simple regex."""
 _MAX_MEMORY_BYTES: Final = 256 * 1024
 """The memory limit of one regex. RE2 refuses a regex that needs more. The time to match is linear in the text."""
 _BLANK: Final = "".join(map(chr, range(0x21)))
@@ -40,7 +40,10 @@ Match = Mapping[str, Callable[[str], Any]]
 
 
 def parse_match(patterns: Iterable[str]) -> Match:
-    """Return the matcher of each selector. If a selector has two regexes, the later counts. Raises InvalidConfig."""
+    """Return the matcher of each selector.
+
+    If a selector has two regexes, the later one counts. Raises InvalidConfig.
+    """
     patterns = list(patterns)
     if len(patterns) > MOST_PATTERNS:
         raise InvalidConfig(f"More than {MOST_PATTERNS} client matching patterns")
@@ -60,7 +63,7 @@ def parse_match(patterns: Iterable[str]) -> Match:
 
 
 def _compiled(pattern: str, regex: str) -> Callable[[str], Any]:
-    import re2  # imported late: it costs 5 ms and 2.5 MB, and few brokers need it
+    import re2  # imported late: RE2 costs 5 ms and 2.5 MB, and few brokers need it
 
     options = re2.Options()
     options.log_errors = False

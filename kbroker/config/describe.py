@@ -52,8 +52,8 @@ def describe_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Des
 def describe_created_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
     """Describe a topic for the response of CreateTopics, which has fewer fields than DescribeConfigs.
 
-    Values are returned as the client sent them. If a broker setting in hours or minutes determines a time, it is
-    returned as the source.
+    Values are returned as the client sent them. If a broker setting in hours or minutes determines a time, this setting
+    is returned as the source.
     """
     described = []
     for entry in describe_topic(config, configs):

@@ -78,7 +78,7 @@ def _module(tokens: _Tokens) -> LoginModule:
 
 
 class _Tokens:
-    """The tokens of a text, which are read one by one. `line` is the line number of the last token that was read."""
+    """The tokens of a text, for reading one by one. `line` is the line number of the last token that was read."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))

@@ -53,7 +53,7 @@ def java_double(number: float) -> str:
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         # Inside this range, Python's repr never uses an exponent.
         return repr(float(number))
-    # Java and Python print the same digits: the fewest that identify the number. Only their exponents differ.
+    # Java and Python print the same digits: the minimum number that identifies the value. Only their exponents differ.
     sign, digits, exponent = Decimal(repr(float(number))).as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).rstrip("0")

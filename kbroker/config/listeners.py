@@ -83,7 +83,7 @@ def resolve(
 ) -> Listeners:
     """Combine the keys about listeners, and omit the listeners of a KRaft controller.
 
-    `inter_broker` is the name of the inter-broker listener, which is optional on a single node.
+    `inter_broker` is the name of the inter-broker listener; on a single node this listener is optional.
 
     Raises ConfigError for duplicates, for unsupported protocols and for unknown names.
     """

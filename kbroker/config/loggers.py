@@ -39,7 +39,7 @@ ALIASES: Final = {
     "org.apache.kafka.controller": _CONTROLLER,
     "org.apache.kafka.storage.internals.log.LogCleaner": _CLEANER,
 }
-"""The names of Kafka's loggers in 3.x and 4.x, for which operators set levels, and the corresponding loggers here."""
+"""Kafka's loggers (3.x and 4.x) for which operators set levels, by name, with the corresponding loggers here."""
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +94,9 @@ def set_levels(ops: Iterable[tuple[str, Op, str | None]]) -> None:
 
 
 def parse_level(text: str) -> tuple[str, str]:
-    """Parse `LEVEL` or `LOGGER=LEVEL`, ignoring case. Return the logger and Kafka's name of the level.
+    """Parse `LEVEL` or `LOGGER=LEVEL`, ignoring case.
 
-    The logger may also be that of a library. Raises ValueError.
+    Return the logger and Kafka's name of the level. The logger may also belong to a library. Raises ValueError.
     """
     name, equals, word = text.rpartition("=")
     name = name.strip() if equals else ROOT
@@ -123,5 +123,5 @@ def _exists(name: str) -> bool:
 
 
 def set_level(name: str, level: str) -> None:
-    """Set the level of a logger. Both are Kafka's names."""
+    """Set the level of a logger. Both arguments are Kafka's names."""
     logging.getLogger(None if name == ROOT else ALIASES.get(name, name)).setLevel(_LEVELS[level])

@@ -48,7 +48,7 @@ class ConfigSource(IntEnum):
 
 
 class Mode(Enum):
-    """How a broker key can change while the broker runs, in Kafka's words."""
+    """The way in which a broker key can change while the broker runs, in Kafka's words."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"

@@ -29,21 +29,22 @@ _TAG_BITS: Final = 128
 _GCM_IV_BYTES: Final = 12
 _BLOCK_BITS: Final = 128
 _MOST_KNOWN: Final = 1_000
-"""The most decrypted passwords that are cached. Each change of any config reads all configs again."""
+"""The maximum number of decrypted passwords that are cached. Each change of any config reads all configs again."""
 _MOST_ITERATIONS: Final = 10_000_000
-"""The most iterations of a stored password. A password with more iterations counts as unreadable.
+"""The maximum number of iterations of a stored password.
 
-This also limits the broker's own `password.encoder.iterations` (Kafka's default: 4,096). The maximum takes seconds,
-once per password.
+A password with more iterations counts as unreadable. The number also limits the broker's own
+`password.encoder.iterations` (Kafka's default: 4,096). With the maximum, the decryption of a password takes seconds,
+once.
 """
 
 
 class Undecodable(Exception):  # noqa: N818 - describes the text
-    """Raised if a stored password cannot be decrypted with this secret, or at all."""
+    """Raised if a stored password cannot be decrypted with this secret, or with any secret."""
 
 
 class PasswordEncoder:
-    """Encrypts with its own settings. Decrypts texts with the same secret, whatever their settings."""
+    """Encrypts with its own settings. Decrypts texts of the same secret with any settings."""
 
     def __init__(self, secret: str, key_factory: str | None, cipher: str, key_length: int, iterations: int) -> None:
         """Create the encoder. Raises ConfigError for unsupported settings."""
@@ -61,7 +62,7 @@ class PasswordEncoder:
             raise ConfigError(f"password.encoder.cipher.algorithm is {cipher}; this version has {CBC} and {GCM}")
         if key_length not in _KEY_LENGTHS:
             raise ConfigError(f"password.encoder.key.length is {key_length}; a key of AES has 128, 192 or 256 bits")
-        # Use one key for all encryptions of this process: to derive a key takes some ms, and clients may set many
+        # Use one key for all encryptions of this process: deriving a key takes some ms, and clients may set many
         # passwords.
         self._salt = os.urandom(_SALT_BYTES)
         self._key = _key(secret, self._key_factory, self._salt, iterations, key_length)

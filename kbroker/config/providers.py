@@ -26,14 +26,14 @@ _PATHS: Final = "allowed.paths"
 _PATTERN: Final = "allowlist.pattern"
 _LARGEST: Final = 1 << 20
 _LARGEST_DYNAMIC: Final = 1 << 14
-"""The most bytes of a file that may be read on the event loop."""
+"""The maximum size in bytes of a file that may be read on the event loop."""
 _MOST_DYNAMIC: Final = 20
-"""The most variables in the dynamic configs of one broker, or in the cluster-wide defaults."""
+"""The maximum number of variables in the dynamic configs of one broker, or in the cluster-wide defaults."""
 _MOST_HIDDEN: Final = 1_000
 _SEPARATORS: Final = re.compile(r"[,;\s]+")
 _MOST_ELEMENTS: Final = 20
 _SHORTEST_ELEMENT: Final = 4
-"""In characters. Shorter values are not hidden, because any message may contain them by chance."""
+"""The minimum length of hidden values, in characters. Any message may contain shorter values by chance."""
 Lookup = Callable[[str, str, int], str | None]
 """Looks up a value by path, key and maximum file size in bytes. Returns None if it is missing. Raises ConfigError."""
 
@@ -58,7 +58,7 @@ def _variables(text: str) -> Iterator[_Variable]:
 
 
 class Providers:
-    """The config providers in the settings, and the values that these have returned."""
+    """The config providers in the settings, and the values that these providers have returned."""
 
     def __init__(self, names: str, settings: Mapping[str, str], environment: Mapping[str, str] | None = None) -> None:
         """Create the providers from `names`, the value of config.providers. `environment` is by default the process's.

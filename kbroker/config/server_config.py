@@ -1,7 +1,7 @@
 """The configuration of one broker: the settings at its start, and the later changes.
 
 Owns `BrokerConfig`. Its precedence: defaults < properties file < environment < command line < the dynamic configs that
-the controller passes in. Owns also the settings of authorization, two of which are not keys of a broker (nor of Kafka's
+the controller passes in. Also owns the settings of authorization. Two of them are not keys of a broker (nor of Kafka's
 KafkaConfig). Never decides whether a client may change a config (changes_while_running.py does), and never describes a
 config (describe.py does).
 """
@@ -27,7 +27,7 @@ CLASS: Final = "authorizer.class.name"
 SUPER_USERS: Final = "super.users"
 ALLOW_EVERYONE: Final = "allow.everyone.if.no.acl.found"
 OF_AUTHORIZERS: Final = frozenset({SUPER_USERS, ALLOW_EVERYONE})
-"""The settings that Kafka's authorizers read, but KafkaConfig does not know."""
+"""The settings that Kafka's authorizers read, and that KafkaConfig does not know."""
 STANDARD: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OF_ZOOKEEPER: Final = "kafka.security.authorizer.AclAuthorizer"
 
@@ -83,7 +83,8 @@ _REMOVED: Final = frozenset(
         "reserved.broker.max.id",
     ]
 )
-# DescribeConfigs omits these defaults: those of keys that only dynamic changes set, and of keys without Kafka default.
+# DescribeConfigs omits these defaults: the defaults of keys that only dynamic changes set, and of keys without a
+# default in Kafka.
 _UNREPORTED: Final = DYNAMIC_ONLY | {"node.id"}
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 _REMOVED_PREFIXES: Final = ("zookeeper.", "password.encoder.")
@@ -245,7 +246,7 @@ class BrokerConfig:
         return found
 
     def topic_defaults(self) -> dict[str, Value]:
-        """Return the value that each topic key has in a topic that does not set it."""
+        """Return the value of each topic key in a topic that does not set the key."""
         values = {name: self._topic_default(name) for name in TOPIC}
         retention = values["retention.ms"]
         # The keys in minutes and hours have no lower bound: every negative time means unlimited (-1).
@@ -262,7 +263,7 @@ class BrokerConfig:
         return key.default
 
     def group_defaults(self) -> dict[str, Value]:
-        """Return the value that each group key has in a group that does not set it."""
+        """Return the value of each group key in a group that does not set the key."""
         defaults = {
             name: self._values[key.synonyms[0].name] if key.synonyms else key.default for name, key in GROUP.items()
         }
@@ -284,7 +285,7 @@ class BrokerConfig:
         return self._take(*self._as_set)
 
     def with_dynamic(self, configs: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
-        """Return this configuration with other dynamic configs, those of this broker or the cluster-wide defaults."""
+        """Return this configuration with other dynamic configs of this broker, or with other cluster-wide defaults."""
         changed = copy.copy(self)
         changed.warnings = []
         cluster_wide, this_broker = self._as_set

@@ -46,7 +46,10 @@ class StoredConfigs:
         return found
 
     def write(self, configs: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
-        """Return configs in the form to store. Unchanged passwords keep their `stored` form. Raises InvalidConfig."""
+        """Return configs in the form for storing.
+
+        Unchanged passwords keep their `stored` form. Raises InvalidConfig.
+        """
         if not self._in_cluster:
             return dict(configs)
         return {name: self._written(name, text, stored.get(name)) for name, text in configs.items()}
@@ -69,7 +72,7 @@ class StoredConfigs:
             raise InvalidConfig(str(error)) from None
 
     def check_count(self, configs: Mapping[str, str]) -> None:
-        """Raise InvalidConfig for more variables than can be looked up while other requests wait."""
+        """Raise InvalidConfig for too many variables, because other requests wait during the look-up."""
         self._providers.check_count(configs.values())
 
     def _written(self, name: str, text: str, stored: str | None) -> str:
@@ -100,8 +103,8 @@ def stored_values(
 ) -> dict[str, Value]:
     """Parse stored texts as `parse_all` does, but accept values that this broker refuses and another accepted.
 
-    For example, the least segment.bytes is 14 in Apache Kafka 3.9, and 1 MiB in 4.4. A number outside the limits stays
-    in effect; any other invalid value counts as unset.
+    For example, the minimum of segment.bytes is 14 in Apache Kafka 3.9, and 1 MiB in 4.4. A number outside the limits
+    stays in effect; any other invalid value counts as unset.
     """
     values: dict[str, Value] = {}
     for name, key in keys.items():

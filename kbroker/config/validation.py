@@ -1,8 +1,8 @@
 """The validation of configs of a topic, a group or a metrics subscription.
 
 Owns the refusal of unknown names, and the broker's bounds on a group's keys, with Kafka's messages. between_keys.py
-owns the rules between keys, and changes_while_running.py a running broker's own configs. Never parses (values.py does)
-and never stores. Raises InvalidConfig for an invalid config.
+owns the rules between keys, and changes_while_running.py owns a running broker's own configs. Never parses (values.py
+does) and never stores. Raises InvalidConfig for an invalid config.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def validate_group(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str
 
 
 def _check_bounds(config: BrokerConfig, name: str, value: Value, low: str | None, high: str | None) -> None:
-    """Raise InvalidConfig for a number outside the broker's bounds, which are the values of `low` and `high`."""
+    """Raise InvalidConfig for a number outside the broker's bounds. The bounds are the values of `low` and `high`."""
     assert isinstance(value, int)
     least = config.get_int(low) if low is not None else value
     most = config.get_int(high) if high is not None else value

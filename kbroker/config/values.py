@@ -72,7 +72,7 @@ def parse_all(
 ) -> dict[str, Value]:
     """Return the value of every key: from `texts`, else from `defaults`, else the key's own default.
 
-    This reports the first wrong value in the order of `keys`.
+    Raises InvalidConfig for the first wrong value in the order of `keys`.
     """
     values: dict[str, Value] = {}
     for name, key in keys.items():

@@ -36,7 +36,7 @@ _ONE_LINE: Final = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")
 _ONE_WORD: Final = re.compile(r"[A-Za-z0-9_.:,*/@+-]+")
 _LONGEST_NOTED: Final = 200
 _MOST_NOTED: Final = 20_000
-"""The most characters of a log line: the line for a reset names all partitions."""
+"""The maximum number of characters of a log line: the line for a reset names all partitions."""
 _LISTS: Final = (
     ("/topics/", "/topics", "To the topics"),
     ("/group", "/groups", "To the groups"),
@@ -138,7 +138,10 @@ class Web:
     # -- sessions
 
     async def _in_session(self, request: Request, answer: Callable[[str, str | None], Awaitable[Response]]) -> Response:
-        """Answer with a session's key and user; a failure of the cluster or of the input becomes a page."""
+        """Return an answer for a session with this key and user.
+
+        A failure of the cluster or of the input becomes a page.
+        """
         sessions = self.console.sessions
         found = sessions.of(request)
         if found is None and sessions.asks:
@@ -205,7 +208,7 @@ class Web:
             )
         except (AdminError, Slow, Busy) as error:
             note(f"refused: {_in_words(error)}")
-            self.console.changed()  # a part of the change may be made
+            self.console.changed()  # a part of the change may already be made
             return self._refused(request, error, key, user)
         except Exception as error:
             note(f"failed: {type(error).__name__}")
@@ -226,7 +229,7 @@ class Web:
         return response
 
     def _refused(self, request: Request, error: Exception, key: str, user: str | None) -> Response:
-        if request.headers.get("hx-request"):  # show the error in the form that was sent
+        if request.headers.get("hx-request"):  # show the error in the form that the browser has sent
             return self._shown("refused.html", {"text": _in_words(error), "kind": "bad"}, request, key, user)
         return self._trouble(request, error, key, user)
 
@@ -266,7 +269,7 @@ class Web:
 
 
 def _list_of(request: Request) -> tuple[str, str]:
-    """Return address and text of a link from a failed page to the list of entities of the same kind."""
+    """Return the address and the text of a link from a failed page to the list of entities of the same kind."""
     for begin, place, words in _LISTS:
         if request.url.path.startswith(begin):
             return place, words

@@ -30,7 +30,7 @@ from kbroker.admin.errors import AdminError, Unreachable, WrongInput
 
 T = TypeVar("T")
 DEADLINE_S: Final = 12.0
-"""The seconds after which a page stops waiting; the request's thread continues until the client's own timeouts."""
+"""The seconds after which a page stops waiting. The thread of the request continues until the client's own timeouts."""
 _THREADS: Final = 8
 _MOST_WAITING: Final = 64
 _SETTINGS: Final = {
@@ -69,9 +69,9 @@ class Cluster:
         self._closed = self._over = False
 
     async def ask(self, question: Callable[[Any], T], *, reads: bool = True, deadline_s: float = DEADLINE_S) -> T:
-        """Call `question` with an admin client in a thread; return its result.
+        """Call `question` with an admin client in a thread; return the result.
 
-        Raises Unreachable if the cluster cannot be reached, AdminError for its refusals, Slow and Busy.
+        Raises Unreachable if the cluster cannot be reached, AdminError if the cluster refuses a request, Slow and Busy.
         """
         return await self.work(lambda: self._answer(question, reads), deadline_s=deadline_s)
 
@@ -94,7 +94,7 @@ class Cluster:
             self._running.discard(answer)
 
     def give_up(self) -> None:
-        """Make every waiting request fail; must be called in the event loop of the requests."""
+        """Let every waiting request fail. Call this method in the event loop of the requests."""
         self._over = True
         for answer in self._running:
             if not answer.done():

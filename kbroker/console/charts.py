@@ -24,7 +24,7 @@ _TOP: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The measures of a chart in its own units; the page scales the chart."""
+    """The dimensions of a chart in its own units; the page scales the chart."""
 
     name: str
     width: int
@@ -92,7 +92,7 @@ def _framed(points: Sequence[tuple[float, float]], top: float, text: Markup, fra
 
 
 def bar(parts: Sequence[tuple[str, float]], whole: float, label: str, width: int = 160) -> Markup:
-    """Draw parts of a whole beside each other, each in the colour of its class."""
+    """Draw the parts of a whole beside each other, each part in the colour of its class."""
     x, shapes = 0.0, []
     for name, value in parts:
         share = max(value, 0) / whole * width if whole > 0 else 0.0

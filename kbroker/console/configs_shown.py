@@ -46,7 +46,7 @@ class Row:
     kind: str
     documentation: str
     means: str = ""
-    """The value in units for people; empty if the value is clear already."""
+    """The value in units for people; empty if the value is already readable."""
 
 
 def rows_of(subject: Subject, found: Iterable[DescribeConfigsResourceResult]) -> list[Row]:
@@ -73,7 +73,7 @@ def _row(subject: Subject, each: DescribeConfigsResourceResult) -> Row:
 
 
 def meaning(key: str, value: str) -> str:
-    """Return a value in ms as days or hours, and in bytes as MB, depending on the config's name; empty if clear."""
+    """Return a value in ms as days or hours, and one in bytes as MB, by the config's name; empty if readable."""
     if not value.isdecimal() or int(value) >= _FOR_EVER:
         return ""
     if key.endswith(".ms") and int(value) >= _SECOND_MS:

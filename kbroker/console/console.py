@@ -1,7 +1,7 @@
 """The console itself: the state that all pages share.
 
-Owns the settings, the cluster, the sampler's results, and how long a view of the cluster counts as fresh. Never answers
-a request.
+Owns the settings, the cluster, the sampler's results, and the time for which a view of the cluster counts as fresh.
+Never answers a request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker.console.sessions import Sessions
 T = TypeVar("T")
 _FRESH_S: Final = 2.0
 _TIMES_ITS_COST: Final = 10
-"""A view stays fresh for this multiple of its request's duration: some seconds for ten thousand topics."""
+"""A view stays fresh for this multiple of the duration of its request: for some seconds with ten thousand topics."""
 audit = logging.getLogger("kbroker.console.audit")
 
 
@@ -47,7 +47,7 @@ class Settings:
     """The connection options for command lines to copy."""
     period_s: float = PERIOD_S
     in_flight: Callable[[str, int], Sequence[Any]] | None = None
-    """Returns a share group's partitions in use, with at most this number of runs of records in flight; blocks.
+    """Returns a share group's partitions in use, with at most this number of runs of records in flight. It blocks.
 
     Only a broker in this process knows them: Kafka's protocol has no such request. share_partition/in_flight defines
     runs.
@@ -66,7 +66,7 @@ class Console:
     sessions: Sessions = field(init=False)
     login_tries: LoginTries = field(default_factory=LoginTries)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops, so that streams end."""
+    """An event that is set when the server stops, so that streams end."""
     listening: int = 0
     """The number of browsers that follow records."""
     _view: ClusterView | None = None
@@ -116,7 +116,7 @@ class Console:
         return found
 
     def changed(self) -> None:
-        """Make the next page request a new view."""
+        """Record that something was changed, so that the next page requests a new view."""
         self._changed_at = time.monotonic()
         self.sampler.look_again()
 

@@ -1,7 +1,7 @@
 """Admission of a request by its headers, and the headers of every answer.
 
 Owns the checks before a body is read: the Host is this console's own (against DNS rebinding), no page of another site
-caused the request (Origin, Sec-Fetch-Site), and the body is small. Owns also the refusal of changes in a read-only
+caused the request (Origin, Sec-Fetch-Site), and the body is small. Also owns the refusal of changes in a read-only
 console. Never reads paths, sessions or bodies.
 """
 
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kbroker.local_http import is_own
 
 MAX_BODY: Final = 2 * 1024 * 1024
-"""The most bytes of a body, which may contain a record or a schema."""
+"""The maximum size of a body in bytes. A body may contain a record or a schema."""
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -40,7 +40,7 @@ class Guard:
     """Refuses requests that fail the checks; passes other requests to `app`, and adds headers to all answers."""
 
     def __init__(self, app: ASGIApp, *, public: bool, scheme: str, names: frozenset[str] = frozenset()) -> None:
-        """Set the accepted host names: `names`, addresses and localhost; a `public` console accepts any name."""
+        """Accept the host names `names`, addresses and localhost; a `public` console accepts any name."""
         self._app = app
         self._public = public
         self._names = names
@@ -84,7 +84,10 @@ async def _refuse(status: int, text: str, send: Send) -> None:
 def refusal(
     method: str, headers: Iterable[tuple[bytes, bytes]], *, public: bool, scheme: str
 ) -> tuple[int, str] | None:
-    """Return status and text of the refusal that a request's headers require, or None; names are in lower case."""
+    """Return the status and text of the refusal that a request's headers require, or None.
+
+    Their names are in lower case.
+    """
     found: dict[str, list[str]] = {}
     for name, value in headers:
         found.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1").strip())

@@ -16,7 +16,7 @@ from kbroker.console.sampler import Samples
 from kbroker.console.stuck_groups import STANDING_S
 
 GROWING_S: Final = 120.0
-"""How many seconds a group's lag must grow before the group counts as falling behind."""
+"""The seconds for which a group's lag must grow before the group counts as falling behind."""
 UNSETTLED_S: Final = 60.0
 """The seconds of rebalancing after which a group is reported: more than clients' default session timeout of 45 s."""
 _NAMED: Final = 3
@@ -34,7 +34,7 @@ class Finding:
 
 
 def findings(samples: Samples) -> list[Finding]:
-    """Return the faults, worst first, and causes (a missing broker) before their effects."""
+    """Return the faults, worst first; causes (such as a missing broker) precede their effects."""
     view = samples.view
     if view is None:
         return []
@@ -175,7 +175,7 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
 
 
 def _topics(health: str, names: list[str]) -> str:
-    """Return the address of the list of ailing topics; the list includes internal topics only if one of them ails."""
+    """Return the address of the list of ailing topics. The list includes internal topics only if one of them ails."""
     return place("/topics", health=health, internal="1" if INTERNAL.intersection(names) else None)
 
 

@@ -1,7 +1,7 @@
 """Addresses of pages, with quoted parts, and long lists that are shown page by page, with a search.
 
-Owns the rules by which a search for topics, groups and ACLs matches, and the computation of page numbers. A page beyond
-the end shows the last page.
+Owns the rules by which a search for topics, groups and ACLs matches, and the computation of page numbers. A page number
+beyond the end selects the last page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 
 def place(path: str, *parts: object, **query: object) -> str:
-    """Return an address: a path, further parts of the path, and a query in which None and empty values are left out."""
+    """Return an address: a path, further parts of the path, and a query. The query omits None and empty values."""
     whole = path + "".join(f"/{quote(str(each), safe='')}" for each in parts)
     given = {name.rstrip("_"): str(value) for name, value in query.items() if value is not None and value != ""}
     return f"{whole}?{urlencode(given)}" if given else whole

@@ -16,7 +16,10 @@ from kbroker.console.values import Values
 
 
 def to_login(request: Request) -> Response:
-    """Redirect to the login page, which leads back afterwards; a client that does not accept HTML gets an error."""
+    """Redirect to the login page.
+
+    After the login, that page leads back. A client that does not accept HTML gets an error instead.
+    """
     if request.method != "GET" or "text/html" not in request.headers.get("accept", "text/html"):
         return Response("log in first\n", 401, media_type="text/plain")
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -32,7 +35,7 @@ def facts(next_place: str, failure: str | None, typed: str = "") -> dict[str, An
 
 
 def own_place(path: str) -> str:
-    """Return the requested path if it is safe and on this console, else the path of the first page."""
+    """Return the requested path if it is a safe path of this console, else the path of the first page."""
     plain = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
     return path if plain else "/"
 

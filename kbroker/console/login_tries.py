@@ -4,9 +4,10 @@ Owns the count of wrong attempts and the order of checks. Never reads a password
 
 Each address has only a few wrong attempts per minute. Passwords are checked one at a time; a check takes about 50 ms of
 processor time. After many wrong attempts from all addresses within a minute, only one password is checked every two
-seconds. So many addresses cannot guess faster than a few, but a correct password must wait for earlier wrong ones. The
-number of waiting checks is limited, so many addresses can prevent logins from new addresses. Addresses with an earlier
-login, and the console's own machine, do not wait for other addresses.
+seconds. Therefore an attacker with many addresses cannot guess faster than one with a few, but a correct password must
+wait for earlier wrong ones. The number of waiting checks is limited. So an attacker with many addresses can prevent
+logins from new addresses. Addresses with an earlier login, and the console's own machine, do not wait for other
+addresses.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class LoginTries:
         self._looked = -_PAUSE_S
 
     async def judge(self, address: str, is_right: Callable[[], bool]) -> bool | None:
-        """Return the result of `is_right`, run in a thread; None if too many attempts prevent the check."""
+        """Run `is_right` in a thread, and return its result; return None if too many attempts prevent the check."""
         known = address in self._known or _is_of_this_machine(address)
         if self._wrong_of(address) >= _WRONG or address in self._waiting:
             return None
@@ -60,7 +61,8 @@ class LoginTries:
             return None
         self._waiting.add(address)
         try:
-            # Do not use the threads for requests to the cluster: all of them are busy if the cluster hangs.
+            # Do not use the threads for requests to the cluster, because all of these threads are busy if the cluster
+            # hangs.
             if known:
                 async with self._turn_of_known:
                     right = await asyncio.to_thread(is_right)

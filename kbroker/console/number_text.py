@@ -55,7 +55,7 @@ def moment(ms: int | None) -> str:
 
 
 def ago(ms: int | None) -> str:
-    """Return how long ago a time in ms since 1970 was."""
+    """Return the text of the period since a time in ms since 1970."""
     return NOTHING if ms is None or ms < 0 else f"{duration(time.time() - ms / 1000)} ago"
 
 
@@ -69,7 +69,7 @@ def duration(seconds: float) -> str:
 
 
 def span(ms: int) -> str:
-    """Return a time span in ms, not rounded, in all needed units: 1 d 12 h."""
+    """Return a time span in ms without rounding, in as many units as needed: 1 d 12 h."""
     parts = []
     for length, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms")):
         count, ms = divmod(ms, length)

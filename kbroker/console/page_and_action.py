@@ -53,12 +53,12 @@ class Done:
     text: str
     href: str
     stays: bool = False
-    """Whether the form stays open and shows the text, because the action changed nothing."""
+    """Whether the form stays open and shows this text, because the action has changed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A change: `run` is called in a thread with an admin client, or the console itself, and the form's values."""
+    """A change. `run` is called in a thread, with an admin client (or the console itself) and the form's values."""
 
     name: str
     run: Callable[[Any, Values], Done]
@@ -69,7 +69,7 @@ class Action:
     long: frozenset[str] = field(default_factory=frozenset)
     """Fields whose length, but not content, appears in the log."""
     of_console: bool = False
-    """Whether `run` gets the console instead of an admin client: it changes the console, or needs its connection."""
+    """Whether `run` gets the console instead of an admin client: `run` changes the console, or needs its connection."""
 
     @property
     def path(self) -> str:

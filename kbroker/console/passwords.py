@@ -24,7 +24,7 @@ _SALT: Final = 16
 _MOST_MEMORY: Final = 128 * 1024 * 1024
 _MOST_N: Final = 1 << 16
 LONGEST: Final = 1024
-"""The most characters of a password; a longer one counts as wrong, and is not hashed."""
+"""The maximum number of characters of a password; a longer password counts as wrong, and is not hashed."""
 
 
 def hashed(password: str) -> str:
@@ -47,7 +47,7 @@ def matches(password: str, line: str) -> bool:
 
 
 def is_users(users: Mapping[str, str], name: str, password: str) -> bool:
-    """Whether a user has this password; takes the same time for an unknown user."""
+    """Whether a user has this password. The check takes the same time for an unknown user."""
     if len(password) > LONGEST:
         return False
     right = matches(password, users.get(name, _UNKNOWN_USER))

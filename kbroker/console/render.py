@@ -62,7 +62,7 @@ def environment() -> Environment:
 
 def breakable(name: str) -> Markup:
     """Return a name that a browser may wrap after dots, dashes and the like, but not within a word."""
-    return Markup(_BEFORE_A_BREAK.sub(r"\g<0><wbr>", str(escape(name))))  # escape sequences contain no such character
+    return Markup(_BEFORE_A_BREAK.sub(r"\g<0><wbr>", str(escape(name))))  # escape sequences do not contain these
 
 
 def rendered(template: Template, part: str, facts: dict[str, Any]) -> str:
@@ -85,7 +85,7 @@ def asset(name: str) -> str:
 
 
 def _htmx() -> Path:
-    """Return htmx's file, from a package for Django whose code is not needed."""
+    """Return htmx's file. It is in a package for Django, and the code of that package is not needed."""
     spec = importlib.util.find_spec("js_lib_htmx")
     if spec is None or spec.origin is None:
         raise AdminError(f"htmx is not installed: {how_to_install('console')}")

@@ -1,8 +1,8 @@
 """Samples taken every few seconds, even without visitors: throughput, lag, sizes, health.
 
-Owns a thread with its own client, and a limit on the share of time that it spends on requests: a twentieth, so that a
-large cluster gets fewer requests. While brokers are missing the limit is a third, because most of that time is spent
-waiting for them. Keeps only the latest samples, in memory. Never fails: the pages show its errors.
+Owns a thread with its own client, and the limit on the share of time that this thread spends on requests: a twentieth,
+so that a large cluster gets fewer requests. While brokers are missing the limit is a third, because most of that time
+is spent waiting for them. Keeps only the latest samples, in memory. Never fails: the pages show its errors.
 
 kafka-python learns of brokers only from its own Metadata request, every five minutes, so it may not know a broker that
 has returned. Therefore the sampler creates a new client when it finds a live broker that was not alive during the
@@ -47,12 +47,12 @@ _MOST_PARTITIONS: Final = 20_000
 _MOST_TOPICS: Final = 2_000
 _MOST_GROUPS: Final = 500
 _MOST_JUDGED: Final = 1_000
-"""The most topics, among those not fully in sync, whose min.insync.replicas one round requests."""
+"""The maximum number of topics whose min.insync.replicas one round requests. These topics are not fully in sync."""
 _JUDGED_FOR_S: Final = 60.0
 _MOST_STOPS: Final = 20_000
 _GROUPS_AT_ONCE: Final = 100
 _SUSPECTS_AT_ONCE: Final = 20
-"""The most groups that one round checks again because they seem to make no progress."""
+"""The maximum number of groups that one round checks again because they seem to make no progress."""
 _DIRS_EVERY_S: Final = 30.0
 _HANGING_EVERY_S: Final = 60.0
 _HANGING_PARTITIONS: Final = 2_000
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Samples:
-    """The samples; each field is replaced and never changed, so that a page may read at any time."""
+    """The samples. The sampler replaces the value of a field and never changes it, so a page may read at any time."""
 
     view: ClusterView | None = None
     failure: str | None = "the cluster has not answered yet"
@@ -87,14 +87,14 @@ class Samples:
     hanging: list[Open] = field(default_factory=list)
     under_min_isr: set[Key] = field(default_factory=set)
     unsettled: dict[str, float] = field(default_factory=dict)
-    """The seconds for which groups have kept rebalancing, by group."""
+    """The seconds for which each group has kept rebalancing, by group."""
     stuck: dict[str, list[StuckRecord]] = field(default_factory=dict)
     """The records that groups do not get past, by group."""
     rounds: int = 0
     looked_at: float = 0.0
     """The end of the last successful round, in seconds since 1970."""
     left_out: int = 0
-    """The number of partitions beyond the limit, which are not sampled."""
+    """The number of partitions that are beyond the limit and so are not sampled."""
 
 
 class Sampler:
@@ -136,7 +136,7 @@ class Sampler:
         self.stop()
 
     def look_again(self) -> None:
-        """Start the next round immediately, because of a change."""
+        """Start the next round immediately, because something was changed."""
         self._dirs_at = -1e9
         self._wanted.set()
 
@@ -222,7 +222,7 @@ class Sampler:
             self._hanging_at = now
             with contextlib.suppress(AdminError, KafkaError):  # Apache Kafka before 3.0 lacks this API
                 samples.hanging = hanging(admin, leaders, HANGING_MS)
-        elif samples.hanging:  # check them again: an operator may have aborted some
+        elif samples.hanging:  # check these transactions again, because an operator may have aborted some
             found = {(each.topic, each.partition) for each in samples.hanging}
             with contextlib.suppress(AdminError, KafkaError):
                 samples.hanging = hanging(admin, {key: leaders[key] for key in found & leaders.keys()}, HANGING_MS)
@@ -246,7 +246,7 @@ class Sampler:
     def _under_min_isr(self, admin: Any, view: ClusterView, now: float) -> set[Key]:
         """Return partitions with too few in-sync replicas for acks=all, in topics that are not fully in sync."""
         names = [topic.name for topic in view.topics.values() if topic.under_replicated]
-        below = {name for name, _ in self.samples.under_min_isr}  # read it again, because it may be altered
+        below = {name for name, _ in self.samples.under_min_isr}  # request the value again, because it may have changed
         known = {
             name: value
             for name in names
@@ -328,12 +328,12 @@ def _share_lags(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
 
 
 def _assigned(admin: Any, name: str, committed: dict[Key, int]) -> dict[Key, int]:
-    """Return a group's committed offsets of assigned partitions, because it may no longer read other partitions."""
+    """Return a group's committed offsets of its assigned partitions. It may no longer read other partitions."""
     try:
         group = group_of(admin, name)
     except (KafkaError, AdminError):
         return committed
-    except Exception:  # clients encode assignments, which may be invalid
+    except Exception:  # clients encode the assignments, so an assignment may be invalid
         log.exception("the assignments of group %s cannot be read", name)
         return committed
     members = (group["members"] if group is not None else None) or ()

@@ -11,13 +11,13 @@ from itertools import pairwise
 from typing import Final
 
 POINTS: Final = 180
-"""The most points of a series: a quarter of an hour, with one point every five seconds."""
+"""The maximum number of points of a series: a quarter of an hour, with one point every five seconds."""
 
 
 class Series:
-    """Values with their times, in seconds; the oldest are dropped.
+    """Values with their times, in seconds; the oldest values are dropped.
 
-    One thread may add while others read: `add` replaces the sequence of points, and never changes it.
+    One thread may add while others read, because `add` replaces the sequence of points and never changes it.
     """
 
     __slots__ = ("_points",)

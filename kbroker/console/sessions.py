@@ -1,7 +1,7 @@
 """Logins, and the proof that a form is the console's own.
 
 Owns the cookie, its lifetime, and the tokens in forms. Sessions are in memory: a restart ends them. Without logins each
-browser still gets a session, for the tokens; it is not stored.
+browser still gets a session, for the tokens. Such a session is not stored.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Sessions:
         self._sessions.pop(key, None)
 
     def knows(self, user: str, password: str) -> bool:
-        """Whether a password is correct; takes about 50 ms for any name."""
+        """Whether a password is correct. The check takes about 50 ms for any name."""
         return self._users is not None and is_users(self._users, user, password)
 
     def set_cookie(self, response: Response, key: str) -> None:
@@ -120,7 +120,7 @@ class Sessions:
         return hmac.compare_digest(self.token(key).encode(), token.encode("utf-8", "replace"))
 
     def flash_next(self, response: Response, text: str, level: str) -> None:
-        """Show a text on the next page, once."""
+        """Store a text that the next page shows once."""
         body = base64.urlsafe_b64encode(json.dumps([level, text[:_LONGEST_FLASH]]).encode()).decode()
         value = f"{body}.{self._signed(body)}"
         response.set_cookie(
@@ -136,7 +136,7 @@ class Sessions:
         return str(level), str(text)
 
     def forget_flash(self, response: Response) -> None:
-        """Make sure that the message is shown only once."""
+        """Delete the message, so that it is shown only once."""
         response.delete_cookie(self._flash, path="/", secure=self._secure, httponly=True, samesite="strict")
 
     def _signed(self, body: str) -> str:

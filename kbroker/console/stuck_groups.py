@@ -1,14 +1,12 @@
 """Groups that make no progress: they commit nothing although records wait, or they keep rebalancing.
 
-Owns the time since which each committed offset of the sampled groups is unchanged. Neither a lag nor a constant lag is
-a fault: a transaction marker adds to the lag but is never read. So the time counts from an observed commit, and only if
-the partition has grown since then. A group is evaluated by its last sample: without a sample it does not count as
-standing still.
-
-Owns also the time since which a group keeps rebalancing. Samples show only single moments: a group whose members keep
-losing their sessions is stable in between, and two samples may each fall into a short rebalance. So a group counts as
-unsettled after three samples in a rebalance, and as settled again after three samples in other states. Never sends a
-request.
+Owns the time since which each committed offset of the sampled groups is unchanged. A lag is no fault, not even a
+constant lag, because a transaction marker adds to the lag but is never read. So the time counts from an observed
+commit, and only if the partition has grown since then. A group is evaluated by its last sample: without a sample it
+does not count as standing still. Also owns the time since which a group keeps rebalancing. Samples show only single
+moments. A group whose members keep losing their sessions is stable in between, and two samples may each fall into a
+short rebalance. So a group counts as unsettled after three samples in a rebalance, and as settled again after three
+samples in other states. Never sends a request.
 """
 
 from __future__ import annotations
@@ -21,15 +19,15 @@ from kbroker.admin.group_offsets import WITHOUT_MEMBERS
 from kbroker.admin.placement import Key
 
 STANDING_S: Final = 120.0
-"""The seconds without a commit after which a group stands still in a growing partition.
+"""The seconds without a commit after which a group counts as standing still in a growing partition.
 
-It is twice the commit interval of Kafka Connect's sinks, which is a minute.
+This is twice the commit interval of Kafka Connect's sinks (a minute).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An unchanged committed offset: when it was first and last seen (s), and the partition's end offset both times."""
+    """An unchanged committed offset: the times (s) of its first and last sample, and the partition's ends then."""
 
     offset: int
     since: float
@@ -44,10 +42,10 @@ class Stop:
 
 
 class StandingStill:
-    """The committed offsets of groups with a lag, for a limited number of partitions; others are not evaluated.
+    """The committed offsets of groups with a lag, for a limited number of partitions.
 
-    One thread may update while others read: a group's stops are replaced, never changed. Times are in seconds, all from
-    the same clock.
+    Other partitions are not evaluated. One thread may update while others read, because a group's stops are replaced
+    and never changed. Times are in seconds, all from the same clock.
     """
 
     def __init__(self, most: int) -> None:
@@ -88,7 +86,7 @@ class StandingStill:
         return {key: each for key, each in stops.items() if each.last_end > each.end and each.lasted_s >= span_s}
 
     def keep(self, groups: Iterable[str]) -> None:
-        """Drop all groups except these, which have members now."""
+        """Drop all groups except these. These groups have members now."""
         for group in self._stops.keys() - groups:
             self.forget(group)
 
@@ -116,7 +114,7 @@ class Unsettled:
         self._seen: dict[str, _Seen] = {}
 
     def update(self, states: Mapping[str, str], at: float) -> dict[str, float]:
-        """Record the states of all groups by name; return for how many seconds each group has been unsettled."""
+        """Record the states of all groups by name; return the seconds for which each group has been unsettled."""
         for name in self._seen.keys() - states.keys():
             del self._seen[name]
         for name, state in states.items():

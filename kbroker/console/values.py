@@ -41,14 +41,14 @@ class Values:
         return self._fields.get(name, [default])[-1].replace("\r\n", "\n")
 
     def needed(self, name: str, what: str) -> str:
-        """Return a field; raises WrongInput, which calls the field `what`, if it is empty."""
+        """Return a field. If it is empty, raises WrongInput; the error's text calls the field `what`."""
         found = self.text(name)
         if not found:
             raise WrongInput(f"{what} is missing")
         return found
 
     def all(self, name: str) -> list[str]:
-        """Return all values of a field, without empty ones."""
+        """Return all values of a field, except empty ones."""
         return [each for each in (value.strip() for value in self._fields.get(name, ())) if each]
 
     def items(self) -> Iterator[tuple[str, str]]:

@@ -34,9 +34,12 @@ OPERATIONS: Final = (
     *snapshots.OPERATIONS, *changes.OPERATIONS,
 )  # fmt: skip
 BODY_S: Final = 10.0
-"""How many seconds a body may take to arrive."""
+"""The seconds within which a body must arrive."""
 AT_ONCE: Final = 8
-"""The most concurrent operations that change something, and the most that read. Others wait for their turn."""
+"""The maximum numbers of concurrent operations that change something, and that only read.
+
+Others wait for their turn.
+"""
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -72,7 +75,7 @@ def application(control: Control, *, public: bool) -> Guard:
 
 
 async def _by_method(endpoints: dict[str, _Endpoint], request: Request) -> Response:
-    if request.method not in endpoints:  # HEAD, which Starlette adds, is not wanted: the answer would be discarded
+    if request.method not in endpoints:  # HEAD, which Starlette adds, is refused: its answer would be discarded
         raise HTTPException(405, headers={"Allow": ", ".join(endpoints)})
     return await endpoints[request.method](request)
 
@@ -133,7 +136,7 @@ def _worked(operation: Operation, control: Control, values: Values, waited_for: 
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """Convert the exceptions that a broker raises for impossible requests to Refused."""
+    """Convert exceptions to Refused, if a broker raises them for impossible requests."""
     try:
         yield
     except ApiError as error:
@@ -190,7 +193,7 @@ class Lines(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write the lines until the values end or the reader disconnects. Close the connection if nobody reads."""
         del scope
-        with contextlib.suppress(Exception):  # the status was sent already, so the response can only end
+        with contextlib.suppress(Exception):  # the status was already sent, so the response can only end
             await _while_there(receive, self._write(send))
 
     async def _write(self, send: Send) -> None:
@@ -202,7 +205,7 @@ class Lines(Response):
 
 
 def _error(status: int, text: str, code: str | None = None) -> Response:
-    # The text may contain a caller's input. Escape it, so that it is a single line on a terminal.
+    # The text may contain a caller's input. Escape the text, so that it is a single line on a terminal.
     line = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     body = {"error": line} if code is None else {"error": line, "code": code}
     # If the body was not read completely, close the connection instead of reading the rest of the body.

@@ -1,8 +1,8 @@
 """The broker's values as JSON.
 
 Owns the form of bytes ({"text": ...} for UTF-8, else {"base64": ...}) and of Kafka's messages. Cuts a message at a
-limit, because a request or a response may have megabytes. Never writes JSON in one call, which would block all other
-threads, including the broker's.
+limit, because a request or a response may have megabytes. Never writes JSON in one call, because such a call would
+block all other threads, including the broker's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kbroker.testing.requests import Request
 from kbroker.testing.topics import StoredRecord
 
 VALUES: Final = 5_000
-"""The most values of one message, including the elements of its lists."""
+"""The maximum number of values of one message, including the elements of its lists."""
 BYTES: Final = 256 * 1024
-"""The most bytes of strings and data of one message."""
+"""The maximum number of bytes of strings and data of one message."""
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 

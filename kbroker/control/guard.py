@@ -1,4 +1,4 @@
-"""The access rule: programs on this machine may send requests, but web pages must not do so through a browser.
+"""The access rule: programs on this machine may send requests, but web pages must not send them through a browser.
 
 Owns the checks of a request's headers, before its body is read. A foreign page can make a browser send requests to this
 server. `Origin` and `Sec-Fetch-Site` reveal such a request. `Host` reveals it if the page's host name was changed to
@@ -16,7 +16,7 @@ from kbroker.control.as_json import json_bytes
 from kbroker.local_http import is_own
 
 MAX_BODY: Final = 1024 * 1024
-"""The most bytes of a body."""
+"""The maximum size of a body in bytes."""
 _ELSEWHERE: Final = ("cross-site", "same-site")
 
 

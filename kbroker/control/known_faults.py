@@ -16,7 +16,7 @@ from kbroker.testing.faults import Fault, Faults
 from kbroker.testing.filters import INT32, LONGEST_DELAY_MS, When
 
 KEPT: Final = 1_000
-"""The most known faults, including finished faults. The oldest finished faults are dropped first."""
+"""The maximum number of known faults, including finished faults. The oldest finished faults are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class KnownFaults:
         return frozenset(id(each) for each in self._faults.standing())
 
     def _one(self, number: int) -> _Known:
-        found = self._by_id.get(number)  # not under the lock, which is held while a broker sets a fault
+        found = self._by_id.get(number)  # without the lock, because the lock is held while a broker sets a fault
         if found is None:
             raise Refused(404, f"there is no fault {number}")
         return found

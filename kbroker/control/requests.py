@@ -18,7 +18,7 @@ from kbroker.testing.known import check_apis, check_filters
 from kbroker.testing.requests import KEPT, Request
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""The most bytes of JSON in one list. The list contains the newest requests."""
+"""The maximum size in bytes of the JSON of one list. The list contains the newest requests."""
 _FOLLOW_S: Final = 0.05
 _ABOUT_NAMES: Final = tuple(field.name for field in ABOUT)
 
@@ -33,7 +33,7 @@ def _about(control: Control, values: Values) -> dict[str, Any]:
 
 
 async def _list(control: Control, values: Values) -> dict[str, Any]:
-    """Return the newest matching requests, when there are as many as the caller waits for."""
+    """Return the newest matching requests, as soon as there are as many requests as the caller wants."""
     about, count = _about(control, values), values.get("count", 0)
     requests = await asyncio.to_thread(lambda: control.subject.requests)
 

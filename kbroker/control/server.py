@@ -20,9 +20,12 @@ from kbroker.web_connection import TimedH11Connection
 from kbroker.web_server import WebServer
 
 CONNECTIONS: Final = 100
-"""The most concurrent connections. More connections get the status 503."""
+"""The maximum number of concurrent connections. Further connections get the status 503."""
 _THREADS: Final = 2 * AT_ONCE + 8
-"""One thread for each turn, and some for readers of streams. Python's default on two processors is six."""
+"""The number of threads: one for each turn, and some for readers of streams.
+
+Python's default on two processors is six.
+"""
 _LARGEST_HEAD: Final = 16 * 1024
 log = logging.getLogger(__name__)
 

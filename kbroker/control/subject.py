@@ -56,7 +56,7 @@ class Subject(Protocol):
 
 
 class RunningBroker:
-    """A broker in a loop of this process. It is created in the loop's thread when the broker serves."""
+    """A broker in a loop of this process. This object is created in the loop's thread when the broker serves."""
 
     def __init__(self, node: BrokerNode, clock: SteeredClock) -> None:
         self._node = node
@@ -80,7 +80,7 @@ class RunningBroker:
 
     @property
     def requests(self) -> Requests:
-        """The requests of clients, which are recorded from the first access on."""
+        """The requests of clients. They are recorded from the first access on."""
         return self._steering.record()
 
     @property

@@ -16,7 +16,7 @@ from kbroker.testing.topics import ABORTED, OPEN, StoredRecord, Topic
 
 _LIMIT, _MOST, _AT_ONCE = 500, 10_000, 250
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""The most bytes of keys, values and headers in one answer."""
+"""The maximum number of bytes of keys, values and headers in one answer."""
 _INT32, _INT64 = 2**31 - 1, 2**63 - 1
 
 

@@ -120,7 +120,7 @@ def _value(field: Field, value: Any) -> Any:
 
 
 def _is_string(value: Any) -> bool:
-    """Whether a value is a text that can be encoded as UTF-8. JSON can contain a lone surrogate."""
+    """Whether a value is a text that can be encoded as UTF-8. A text in JSON may contain a lone surrogate."""
     if not isinstance(value, str):
         return False
     try:

@@ -9,5 +9,5 @@
     patterns.py     LIKE
     prefilter.py    tree -> bytes that a batch with a match contains
 
-Imports no other package of kbroker, so that the broker and its clients can use it alike.
+Imports no other package of kbroker, so that both the broker and its clients can use it.
 """

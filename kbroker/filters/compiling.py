@@ -1,8 +1,9 @@
 """Compiles an expression to a function of a record.
 
-Owns the meaning of conditions. SQL's logic has three values, and a record matches if the expression is true for it. So
-NOT is moved inwards until it stands at single comparisons: where `a = b` is false, `a <> b` is true, and for unknown
-operands neither is. Then each test only has to return whether it is true.
+Owns the meaning of conditions. SQL's logic has three values (true, false and unknown), and a record matches if the
+expression is true for it. So NOT is moved inwards until it applies only to single comparisons: where `a = b` is false,
+`a <> b` is true, and for unknown operands neither is true. Then each test only has to return whether its condition is
+true.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from kbroker.filters.operands import Document, Read, Row, is_number, numeric, pa
 from kbroker.filters.patterns import matcher
 
 Test = Callable[[Row, int, Document], bool]
-"""Returns whether a condition is true for a record, its partition and its document."""
+"""A function that returns whether a condition is true for a record, its partition and its document."""
 _Order = Callable[[Any, Any], bool]
 _ORDERS: Final[dict[str, _Order]] = {
     "=": operator.eq,
@@ -51,7 +52,10 @@ _ORDERS: Final[dict[str, _Order]] = {
 
 
 def compiled(found: Condition, wanted: bool = True) -> Test:
-    """Return a test that is true where the condition is `wanted`, and false where it is unknown."""
+    """Return a test that is true where the condition has the value `wanted`.
+
+    Where the condition is unknown, the test is false.
+    """
     match found:
         case Always(holds):
             outcome = holds == wanted
@@ -139,7 +143,7 @@ def _is_number(operand: Operand) -> bool:
 
 
 def _same_bytes(field: Header | Key | Whole, wanted: str, *, equal: bool) -> Test:
-    """Compare without decoding: UTF-8 has one form for each text."""
+    """Compare bytes without decoding them: each text has only one form in UTF-8."""
     of, data = raw(field), wanted.encode()
     if equal:
         return lambda row, _partition, _document: of(row) == data
@@ -203,7 +207,7 @@ def _with_literal(order: _Order, left: Operand, wanted: str | float | bool) -> T
 
 
 def _of_any(order: _Order, sign: str, left: Operand, right: Operand) -> Test:
-    """Compare two fields whose kinds are known only from the record."""
+    """Compare two fields. Only the record shows the kinds of their values."""
     (first, is_text), (second, is_other_text) = _field(left), _field(right)
     orders_truths = sign in ("=", "<>")
 
@@ -224,7 +228,7 @@ def _of_any(order: _Order, sign: str, left: Operand, right: Operand) -> Test:
 
 
 def _like_other(content: str, other: Any) -> str | float | bool | None:
-    """Read a text as a number beside a number, and as TRUE or FALSE beside a truth value."""
+    """Convert a text to a number for a comparison with a number, and to TRUE or FALSE for one with a truth value."""
     if is_number(other):
         return number(content)
     return truth(content) if type(other) is bool else content
@@ -242,7 +246,7 @@ def _field(operand: Operand) -> tuple[Read, bool]:
 
 
 def _within(found: Within, wanted: bool) -> Test:
-    """A list of values is a comparison with each; a list of only texts or only numbers is one look into a set."""
+    """Compare with each value of a list; for a list of only texts or only numbers, this is one look-up in a set."""
     values = [each.value for each in found.values]
     if all(type(each) is str for each in values) and isinstance(found.operand, Header | Key | Whole):
         return _among_bytes(found.operand, frozenset(str(each).encode() for each in values), wanted)

@@ -20,7 +20,7 @@ class Literal(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The value of the last header of this name."""
+    """The value of the last header with this name."""
 
     name: str
     at: int
@@ -59,12 +59,12 @@ class Arithmetic(NamedTuple):
     left: Operand
     right: Operand
     depth: int
-    """How deep calculations are nested in it, counted from 1."""
+    """The depth of nested calculations in this one, counted from 1."""
     at: int
 
 
 Segment = tuple[str | None, ...]
-"""Characters of a pattern; None is `_`, any one character."""
+"""Characters of a pattern. None stands for `_`, which matches any single character."""
 Operand = Literal | Header | Key | Whole | Path | Number | Arithmetic
 Field = Header | Key | Whole | Path | Number
 
@@ -106,7 +106,7 @@ class Missing(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """A field that is itself the condition: it must be true."""
+    """A field that is itself the condition. The condition holds if the field's value is true."""
 
     field: Header | Path
 
@@ -131,6 +131,6 @@ class Opposite(NamedTuple):
 
 Condition = Always | Compare | Within | Like | Missing | Truth | Both | Either | Opposite
 OPPOSITES: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-"""The comparison that holds where one is false; both are unknown for the same operands."""
+"""For each comparison, the one that is true where it is false. Both are unknown for the same operands."""
 TURNED: Final = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
-"""The comparison with its sides exchanged."""
+"""For each comparison, the equivalent one with exchanged sides."""

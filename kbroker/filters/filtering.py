@@ -1,4 +1,4 @@
-"""A compiled filter: which records match, and which batches cannot contain a match.
+"""A compiled filter: it finds the records that match, and the batches that cannot contain a match.
 
 Owns the interface of the package.
 """
@@ -16,7 +16,10 @@ from kbroker.filters.possible import Lookup, possible, tested
 from kbroker.filters.prefilter import Needle, Prefilter
 
 _KEPT: Final = 16
-"""How many filters are kept. The longest ones take 15 ms to compile; the config of a view is checked, then used."""
+"""The number of filters that are kept.
+
+Compiling the longest takes 15 ms, and a view's filter is first checked, then used.
+"""
 
 
 class Filter:
@@ -30,45 +33,49 @@ class Filter:
         self._test: Final = compiled(found)
         self._found: Final = found
         self.tested_headers: Final = tested(found)
-        """The headers for which an index is of use."""
+        """The headers for which an index is useful."""
         self._prefilter: Final = Prefilter(found)
         self.header_values: Final = self._prefilter.header_values
-        """The name of a header, and its values (record_walk.with_header) of which each record that matches has one.
+        """The name of a header, and values (record_walk.with_header).
 
-        None if there is no such header.
+        Each record that matches has this header with one of these values. None if there is no such header.
         """
         self._decode: Final = decode
         self._unread: Final = Document(decode)
 
     def __call__(self, row: Row, partition: int) -> bool:
-        """Return whether a record of this partition matches; never raises if `decode` does not."""
+        """Return whether a record of this partition matches; never raises if `decode` never raises."""
         return self._test(row, partition, Document(self._decode) if self.reads_value else self._unread)
 
     def may_match(self, data: bytes | bytearray) -> bool:
-        """Return False only if no record of a batch matches. `data` are its records, uncompressed, as on the wire."""
+        """Return False only if no record of a batch matches.
+
+        `data` are the batch's records, uncompressed, as on the wire.
+        """
         return self._prefilter.may_match(data)
 
     def places(self, data: bytes, passed: Callable[[int], int]) -> list[int] | None:
-        """Return positions in such data so that each record that matches contains one; None if any record may match.
+        """Return positions in the data of a batch (see `may_match`); None if any record may match.
 
-        `passed` returns the end of the record at a position.
+        Each record that matches contains one of the positions. `passed` returns the end of the record at a position.
         """
         return self._prefilter.places(data, passed)
 
     def possible(self, lookup: Lookup, every: int) -> int:
-        """Return which parts of a log may have a match, as a set of bits; `every` are all parts."""
+        """Return the parts of a log that may have a match, as a set of bits; `every` are all parts."""
         return possible(self._found, lookup, every)
 
     @property
     def needles(self) -> tuple[Needle, ...] | None:
-        """Bytes of which one is in each record that matches; None if unknown."""
+        """Alternatives of bytes: each record that matches contains at least one of them. None if unknown."""
         return self._prefilter.needles
 
 
 def compile_filter(text: str, decode: Decode = json_document) -> Filter:
-    """Compile an expression; raises FilterError, whose text is a line with the position.
+    """Compile an expression.
 
-    `decode` returns the decoded form of a record's value for paths like `value.amount`.
+    Raises FilterError; its text is a line with the position. `decode` returns the decoded form of a record's value for
+    paths like `value.amount`.
     """
     return _kept(text) if decode is json_document else Filter(text, decode)
 

@@ -10,7 +10,10 @@ from kbroker.filters.expressions import Segment
 from kbroker.filters.tokens import FilterError
 
 GREATEST: Final = 10**38
-"""The greatest magnitude of a number. A greater one is no number, neither in an expression nor in a record."""
+"""The maximum magnitude of a number.
+
+A text with a greater number counts as no number, in an expression and in a record.
+"""
 _LONGEST_NUMBER: Final = 100
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+((?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)")
 _DATE: Final = re.compile(
@@ -21,7 +24,10 @@ _MS: Final = datetime.timedelta(milliseconds=1)
 
 
 def number(text: str) -> int | float | None:
-    """Return the number that a text is, exactly if it is an integer; None if it is none, or too great."""
+    """Return the number in a text, exactly if it is an integer.
+
+    Return None if the text is no number, or if the number is too great.
+    """
     form = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
     if form is None:
         return None
@@ -38,7 +44,7 @@ def number_literal(text: str, at: int) -> int | float:
 
 
 def date_literal(text: str, at: int) -> int:
-    """Return a date in ms since 1970, rounded down; it is in UTC unless it names a zone. Raises FilterError."""
+    """Return a date in ms since 1970, rounded down. The text is in UTC unless it names a zone. Raises FilterError."""
     if _DATE.fullmatch(text):
         try:
             when = datetime.datetime.fromisoformat(text)
@@ -49,7 +55,7 @@ def date_literal(text: str, at: int) -> int:
 
 
 def segments(pattern: str, escape: str | None, at: int) -> tuple[Segment, ...]:
-    """Return the segments of a pattern around its `%`; raises FilterError for an escape without a sign after it.
+    """Return the segments of a pattern around its `%`; raises FilterError for an escape that no sign follows.
 
     `at` is the index of the pattern's opening quote.
     """

@@ -1,7 +1,7 @@
-"""The operands of an expression: functions that read a record, its decoded value, or calculate.
+"""The operands of an expression: functions that read a record or its decoded value, or that calculate.
 
-Owns what a field is: which header counts, which bytes are text, which values are JSON. An operand is None where it is
-unknown. It never raises, and its work is bounded by the size of the record.
+Owns the definition of a field: the header that counts, the bytes that are text, the values that are JSON. An operand is
+None where it is unknown. It never raises, and the size of the record bounds its work.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from kbroker.filters.expressions import Arithmetic, Header, Key, Literal, Number
 from kbroker.filters.literals import GREATEST, number
 
 LARGEST_DOCUMENT: Final = 256 * 1024
-"""The most bytes that are decoded as JSON."""
+"""The maximum number of bytes that are decoded as JSON."""
 DEEPEST_DOCUMENT: Final = 100
-"""How deep lists and objects of a JSON value may be nested."""
+"""The maximum depth of nested lists and objects in a JSON value."""
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _NO_BRACKETS: Final = bytes(each for each in range(256) if each not in b"[]{}")
 _DEPTHS: Final = [1 if each in b"[{" else -1 for each in range(256)]
@@ -28,7 +28,10 @@ _TRUTHS: Final = {"true": True, "false": False}
 
 
 class Row(Protocol):
-    """The fields of a record. Those of kbroker's protocol, of admin/fetching.py and of kafka-python have them."""
+    """The fields of a record.
+
+    The records of kbroker's protocol, of admin/fetching.py and of kafka-python have these fields.
+    """
 
     @property
     def offset(self) -> int: ...
@@ -43,11 +46,11 @@ class Row(Protocol):
 
 
 Decode = Callable[[bytes], Any]
-"""Returns the decoded form of a value, made of dicts, lists, texts, numbers, bools and None; None if it has none."""
+"""A function that returns the decoded form of a value (dicts, lists, texts, numbers, bools and None), or None."""
 
 
 class Document:
-    """The value of one record, decoded when a path is read for the first time."""
+    """The value of one record. It is decoded when a path is read for the first time."""
 
     __slots__ = ("_decode", "_known", "_root")
 
@@ -57,7 +60,7 @@ class Document:
         self._root: Any = None
 
     def root(self, value: bytes | None) -> Any:
-        """Return the decoded value; None if it has none."""
+        """Return the decoded value; None if the value has no decoded form."""
         if not self._known:
             self._known = True
             self._root = None if value is None else self._decode(value)
@@ -65,11 +68,11 @@ class Document:
 
 
 Read = Callable[[Row, int, Document], Any]
-"""Reads an operand of a record, from the record, its partition and its document."""
+"""A function that returns the value of an operand for a record, its partition and its document."""
 
 
 def json_document(data: bytes) -> Any:
-    """Decode JSON. Return None for bytes that are not JSON in UTF-8, are too many, or are nested too deep."""
+    """Decode JSON. Return None for bytes that are not JSON in UTF-8, for too many bytes, and for too deep nesting."""
     if len(data) > LARGEST_DOCUMENT or _too_deep(data):
         return None
     try:
@@ -144,13 +147,13 @@ def path(found: Path) -> Read:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number with which the language calculates: finite, and not too great."""
+    """Return whether a value is a number for calculations: finite, and not too great."""
     kind = type(value)
     return (kind is int or kind is float) and -GREATEST <= value <= GREATEST
 
 
 def numeric(operand: Operand) -> Read:
-    """Return a function that reads a number; a header, key or value is a number if its text is one."""
+    """Return a function that reads a number. A header, key or value is a number if its text is a number."""
     if isinstance(operand, Literal):
         value = operand.value
         return lambda _row, _partition, _document: value
@@ -179,7 +182,7 @@ def numeric(operand: Operand) -> Read:
 
 
 def truth(content: str) -> bool | None:
-    """Return the truth value that a text is, in upper or lower case; None if it is none."""
+    """Return the truth value in a text, in upper or lower case; None if the text is no truth value."""
     return _TRUTHS.get(content.lower()) if len(content) <= 5 else None
 
 
@@ -199,7 +202,7 @@ def _calculation(found: Arithmetic) -> Read:
 
 
 def _quotient(first: float, second: float) -> float | None:
-    """Divide; the quotient of integers is an integer if nothing remains. None for a division by zero."""
+    """Divide. The quotient of integers is an integer if there is no remainder. Return None for a division by zero."""
     if not second:
         return None
     if type(first) is int and type(second) is int and not first % second:

@@ -1,8 +1,8 @@
 """Parses an expression: tags (`A || B`), or conditions in a part of SQL-92, as in the selectors of JMS.
 
-Owns the grammar, the precedence, and the checks of types that need no record. Written by hand, by precedence, and not
-with a parser library: its messages say what is expected at which character, its limits hold while it reads, it is
-imported in milliseconds, and the broker needs no further package.
+Owns the grammar, the precedence, and the checks of types that need no record. The parser is written by hand, by
+precedence, and not with a parser library, for several reasons. Its messages name the expected word and the character.
+Its limits apply while it reads. Its import takes milliseconds, and the broker needs no further package.
 
     OR < AND < NOT < comparisons, IN, BETWEEN, LIKE, IS < + - < * / < signs
 """
@@ -75,7 +75,7 @@ class _Parser:
     # -- by precedence
 
     def _expression(self, least: int, depth: int) -> Operand | Condition:
-        """Parse as long as operators bind closer than `least`."""
+        """Parse as long as the precedence of operators is higher than `least`."""
         if depth > DEEPEST:
             raise self._wrong(f"an expression is nested at most {DEEPEST} deep")
         left = self._first(depth)
@@ -90,7 +90,7 @@ class _Parser:
         return left
 
     def _power(self) -> int:
-        """Return how close the next operator binds; 0 if there is none."""
+        """Return the precedence of the next operator; 0 if there is no operator."""
         now = self._now
         if now.kind == "mark":
             return _SIGNS.get(now.text, 0)
@@ -274,13 +274,13 @@ class _Parser:
         return found
 
     def _keyword(self, ahead: int = 0) -> str:
-        """Return the keyword at this place, in upper case; otherwise an empty text."""
+        """Return the keyword at this place in upper case, or an empty text."""
         token = self._tokens[min(self._at + ahead, len(self._tokens) - 1)]
         word = token.text.upper() if token.kind == "word" else ""
         return word if word in KEYWORDS else ""
 
     def _takes(self, text: str) -> bool:
-        """Pass over a keyword or a mark, if it is here."""
+        """Skip a keyword or a mark if it is the current token, and return whether it was."""
         if self._keyword() == text or (self._now.kind == "mark" and self._now.text == text):
             self._at += 1
             return True
@@ -317,7 +317,7 @@ class _Parser:
 
 
 def _kind(operand: Operand) -> str:
-    """Return text, number or truth for an operand that is always of this kind; otherwise an empty text."""
+    """Return "text", "number" or "truth" for an operand that is always of this kind; otherwise an empty text."""
     if isinstance(operand, Literal):
         return "truth" if isinstance(operand.value, bool) else "text" if isinstance(operand.value, str) else "number"
     return "number" if isinstance(operand, Number | Arithmetic) else ""

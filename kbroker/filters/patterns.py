@@ -1,7 +1,7 @@
-"""LIKE: a pattern as a function of a text, whose work is bounded.
+"""LIKE: a pattern as a function of a text, with bounded work.
 
-Owns the matching. Between two `%` the leftmost place of a segment is always enough, so no place is tried again. Only a
-segment with `_` between two `%` can compare a character several times; its work has a limit.
+Owns the matching. Between two `%` the leftmost place of a segment is always sufficient, so no other place is tried.
+Only a segment with `_` between two `%` can compare a character several times; its work has a limit.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 from kbroker.filters.expressions import Segment
 
 MOST_WORK: Final = 4_000_000
-"""The greatest product of the lengths of text and pattern, where a segment with `_` stands between two `%`."""
+"""The maximum product of the lengths of text and pattern if a segment with `_` is between two `%`."""
 Match = Callable[[str], bool | None]
-"""Returns whether a text matches; None if that would take too long."""
+"""A function that returns whether a text matches; None if the check would take too long."""
 
 
 def matcher(segments: tuple[Segment, ...]) -> Match:
@@ -59,7 +59,7 @@ def _fixed(segment: Segment) -> Callable[[str], bool]:
 
 
 def _finder(segment: Segment) -> Callable[[str, int, int], int]:
-    """Return a function that finds the segment in a range of a text; it returns the index after it, or -1."""
+    """Return a function that finds the segment in a range of a text, and returns the index after the segment, or -1."""
     length = len(segment)
     if None not in segment:
         whole = _literal(segment)

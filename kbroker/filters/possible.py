@@ -1,8 +1,8 @@
-"""Which parts of a log may have a record that matches, according to an index of headers.
+"""The parts of a log that may have a record that matches, according to an index of headers.
 
-Owns the rule that no match is ever missed: what the index does not answer may be anywhere. It answers whether a header
-is equal to a text, or to one of several, and these conditions joined by AND and OR. A set of parts is a number with a
-bit for each of them.
+Owns the rule that no match is ever missed: if the index cannot decide a condition, every part may have a match. The
+index decides whether a header is equal to a text or to one of several texts, and such conditions joined by AND and OR.
+A set of parts is a number with a bit for each part.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kbroker.filters.expressions import (
 )
 
 Lookup = Callable[[str, bytes], int | None]
-"""Returns the parts that may have a record with a header of this name and value; None if that is not known."""
+"""A function that returns the parts that may have a record with this header and value; None if they are unknown."""
 
 
 def possible(found: Condition, lookup: Lookup, every: int, wanted: bool = True) -> int:
-    """Return the parts that may have a record for which a condition is `wanted`; `every` are all parts."""
+    """Return the parts that may have a record for which a condition has the value `wanted`; `every` are all parts."""
     match found:
         case Always(holds):
             return every if holds == wanted else 0
@@ -49,7 +49,7 @@ def possible(found: Condition, lookup: Lookup, every: int, wanted: bool = True) 
 
 
 def tested(found: Condition) -> frozenset[str]:
-    """Return the headers for which an index is looked up."""
+    """Return the headers that are looked up in an index."""
     match found:
         case Opposite(part):
             return tested(part)

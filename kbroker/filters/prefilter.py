@@ -1,11 +1,10 @@
-"""Bytes that the records of a batch contain if one of them matches, so that other batches need not be decoded.
+"""Bytes that the records of a batch contain if one of them matches.
 
-Owns the rule that no match is ever missed: what cannot be derived is not tested. Derived are names of headers, and the
-texts to which a header, the key or the value is equal, or which are in a pattern. Nothing is derived from parts of a
-value in JSON or from numbers, because they can be written in several ways.
-
-In a record a header is `length of the name | name | length of the value | value`. A length is a varint of 1 to 5 bytes,
-also of more bytes than it needs.
+Batches without these bytes need not be decoded. Owns the rule that no match is ever missed: a condition without known
+bytes is not tested. The bytes are the names of headers, the texts to which a header, the key or the value is equal, and
+the texts in a pattern. Parts of a value in JSON and numbers have no known bytes, because they can be written in several
+ways. In a record a header is `length of the name | name | length of the value | value`. A length is a varint of 1 to 5
+bytes; it may have more bytes than it needs.
 """
 
 from __future__ import annotations
@@ -40,22 +39,25 @@ from kbroker.filters.expressions import (
 )
 
 MOST: Final = 64
-"""The most alternatives; a condition with more is not tested."""
+"""The maximum number of alternatives; a condition with more alternatives is not tested."""
 MOST_BYTES: Final = 16_000_000
-"""The greatest product of a batch's bytes and the number of names and texts to look for."""
+"""The maximum product of a batch's bytes and the number of names and texts for which the batch is searched."""
 MOST_WORK: Final = 400_000
-"""The most comparisons of texts behind names in a batch. Beyond these limits, of some 10 ms, a batch may match."""
+"""The maximum number of comparisons of texts after names in a batch.
+
+Both limits correspond to some 10 ms of work. A batch beyond a limit counts as one that may match.
+"""
 _REPLACED: Final = "\ufffd"
-"""The character in names of headers in place of bytes that are not UTF-8."""
+"""The character that replaces bytes that are not UTF-8 in names of headers."""
 
 
 class Needle(NamedTuple):
-    """Bytes of a record: a header's name, a text, or a text right behind a header's name and a length."""
+    """Bytes of a record: a header's name, a text, or a text directly after a header's name and a length."""
 
     name: bytes
     text: bytes
     is_whole: bool = False
-    """Whether the text is the complete value of the header, so that its length is known."""
+    """Whether the text is the complete value of the header. Then the length before the text is known."""
 
     @property
     def size(self) -> int:
@@ -63,7 +65,7 @@ class Needle(NamedTuple):
 
 
 _Needles = tuple[Needle, ...] | None
-"""Alternatives of which one is in each record that matches; none of them if no record matches; None if unknown."""
+"""Alternatives: each record that matches contains at least one. Empty if no record can match; None if unknown."""
 
 
 class Prefilter:
@@ -95,10 +97,10 @@ class Prefilter:
         return False
 
     def places(self, data: bytes, passed: Callable[[int], int]) -> list[int] | None:
-        """Return positions in uncompressed records such that each record that matches contains one of them.
+        """Return positions in uncompressed records.
 
-        `passed` returns the end of the record at a position: other places in this record are not searched. Return None
-        if any record may match.
+        Each record that matches contains one of them. `passed` returns the end of the record at a position; the rest of
+        this record is not searched. Return None if any record may match.
         """
         if self.needles is None or len(data) * (len(self._alone) + len(self._behind)) > MOST_BYTES:
             return None
@@ -118,7 +120,7 @@ class Prefilter:
 
 
 class _Behind:
-    """A header's name with one of several texts behind it."""
+    """A header's name, followed by one of several texts."""
 
     def __init__(self, name: bytes, found: list[Needle]) -> None:
         self.name: Final = name
@@ -127,10 +129,13 @@ class _Behind:
         period = next(each for each in range(1, len(name) + 1) if name.startswith(name[each:]))
         overlapping = -(-len(name) // period)
         self.work: Final = overlapping * (1 + sum(1 if each.is_whole else 5 for each in found))
-        """The comparisons for each place of the name that `count` finds, which does not count overlapping places."""
+        """The number of comparisons for each place of the name that `count` finds; `count` skips overlapping places."""
 
     def most_work(self, data: bytes | bytearray, room: int) -> int:
-        """Return how many comparisons a search takes at most. The name is counted only if it matters."""
+        """Return the maximum number of comparisons in a search.
+
+        Places of the name are counted only if the result needs this.
+        """
         most = len(data) // len(self.name) * self.work
         return most if most <= room else data.count(self.name) * self.work
 
@@ -142,7 +147,7 @@ class _Behind:
         return self._pattern.search(data) is not None
 
     def collect(self, data: bytes, passed: Callable[[int], int], into: list[int]) -> None:
-        """Add the places of the name with one of the texts behind it, at most one for each record."""
+        """Add the places of the name that one of the texts follows, at most one for each record."""
         if self.name not in data:
             return
         if self._pattern is None:
@@ -153,7 +158,7 @@ class _Behind:
             match = self._pattern.search(data, passed(match.start()))
 
     def _source(self) -> bytes:
-        """Return the pattern. It begins with the name, which makes it fast."""
+        """Return the pattern. It begins with the name, so that the search is fast."""
         by_length: dict[bytes, list[bytes]] = {}
         for each in self._found:
             length = _varint(len(each.text)) if each.is_whole else b".{1,5}"
@@ -168,7 +173,7 @@ def _joined(name: bytes, found: list[Needle]) -> tuple[bytes, bytes]:
 
 
 def _varint(number: int) -> bytes:
-    """Return the pattern of a length in all its forms. Of a fifth byte, the upper bits do not count."""
+    """Return the pattern for all forms of a length. The upper bits of a fifth byte do not count."""
     least = bytearray()
     rest = number << 1
     while rest > 0x7F:
@@ -182,7 +187,7 @@ def _varint(number: int) -> bytes:
 
 
 def needles(found: Condition, wanted: bool) -> _Needles:
-    """Return the needles of records for which a condition is `wanted`."""
+    """Return the needles of records for which a condition has the value `wanted`."""
     match found:
         case Always(holds):
             return None if holds == wanted else ()
@@ -206,7 +211,7 @@ def needles(found: Condition, wanted: bool) -> _Needles:
 
 
 def _best(found: Iterable[_Needles]) -> _Needles:
-    """Choose one: all of them hold, and long texts are rare."""
+    """Return the most selective of several needles. Each alone is correct, and long texts are rare."""
     known = [each for each in found if each is not None]
     return max(known, key=_selectivity, default=None)
 
@@ -234,7 +239,7 @@ def _of_comparison(sign: str, left: Operand, right: Operand) -> _Needles:
 
 
 def _present(operands: Iterable[Operand]) -> _Needles:
-    """Return the needles of headers that must be present, because a condition on a missing one is unknown."""
+    """Return the needles of headers that must be present, because a condition on a missing header is unknown."""
     found: list[_Needles] = []
     for each in operands:
         if isinstance(each, Arithmetic):
@@ -249,7 +254,10 @@ def _is_searched(name: str) -> bool:
 
 
 def _text_in(field: Operand, data: bytes, *, begins: bool, whole: bool = False) -> _Needles:
-    """Return the needle of bytes in a field; `begins` if the field begins with them, `whole` if it has no others."""
+    """Return the needle of bytes in a field.
+
+    The field begins with these bytes if `begins`, and has no others if `whole`.
+    """
     if not data or isinstance(field, Path) or not isinstance(field, Header | Key | Whole):
         return None
     name = field.name.encode() if isinstance(field, Header) and begins and _is_searched(field.name) else b""

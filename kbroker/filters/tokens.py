@@ -1,6 +1,6 @@
 """The words of the filter language, and the error that names a position.
 
-Owns the limits of an expression's size. Reads any text in one pass.
+Owns the limits on the size of an expression. Reads any text in one pass.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 LONGEST: Final = 10_000
-"""The most bytes of an expression."""
+"""The maximum size of an expression in bytes."""
 MOST_TOKENS: Final = 2_000
-"""The most words, literals and signs of an expression."""
+"""The maximum number of words, literals and signs of an expression."""
 DEEPEST: Final = 40
-"""How deep parentheses, NOT and calculations may be nested."""
+"""The maximum depth of nested parentheses, NOT and calculations."""
 KEYWORDS: Final = frozenset(
     ("AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE", "TIMESTAMP")
 )
@@ -36,7 +36,7 @@ _TAG: Final = re.compile(r"[\w-]+")
 
 
 class FilterError(ValueError):
-    """An expression is not accepted; the text is one line with the position, counted from 1."""
+    """An expression is not accepted. The error's text is one line with the position, counted from 1."""
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(f"at character {at + 1}: {reason}")
@@ -49,7 +49,7 @@ class Token(NamedTuple):
     text: str
     """The text without quotes; a keyword in upper case."""
     at: int
-    """The index of the first character."""
+    """The index of the token's first character."""
 
 
 def check_size(text: str) -> None:
@@ -81,7 +81,7 @@ def tags(text: str) -> list[Token] | None:
 
 
 def tokens(text: str) -> list[Token]:
-    """Return the tokens of an expression, with one of the kind `end` at the end; raises FilterError."""
+    """Return the tokens of an expression. The last token has the kind `end`. Raises FilterError."""
     found = list(_read(text))
     if len(found) > MOST_TOKENS:
         raise FilterError(found[MOST_TOKENS].at, f"an expression has at most {MOST_TOKENS} parts")

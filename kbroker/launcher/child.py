@@ -41,7 +41,7 @@ class Child:
         self._log_begin = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: str | None = None
-        """The reason why this object killed the last run; None if it did not kill the run."""
+        """The reason why this object killed the last run; None if this object did not kill it."""
 
     def start(self, command: Sequence[str]) -> None:
         """Start the program. Its output is appended to the log file."""
@@ -70,18 +70,21 @@ class Child:
 
     @property
     def ended(self) -> int | None:
-        """The exit status of the last run, negative for a signal. None while it runs, and before the first run."""
+        """The exit status of the last run, negative for a signal.
+
+        None while the program runs, and before the first run.
+        """
         return None if self._process is None else self._process.poll()
 
     def how_ended(self) -> str:
-        """Describe how the last run ended."""
+        """Return a text about the end of the last run."""
         status = self.ended
         if status is None:
             return "it runs"
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
     def describe_end(self) -> str:
-        """Describe how the last run ended. Add the last output, unless the run was killed."""
+        """Return a text about the end of the last run, with the last output unless the run was killed."""
         if self.ended == -signal.SIGKILL:
             return self._killed or "killed (signal 9): by somebody, or for want of memory"
         return f"{self.how_ended()}; it printed last: {self.last_words()}"
@@ -116,7 +119,7 @@ class Child:
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None:
             raise LauncherError(f"{self.name} does not run")
-        self._process.send_signal(number)  # does nothing if the process has ended
+        self._process.send_signal(number)  # this does nothing if the process has ended
 
     def last_words(self) -> str:
         """Return the last line of this run's output, shortened, with "?" for unprintable characters."""
@@ -136,7 +139,7 @@ class Child:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, pause: Pause = time.sleep) -> bool:
-    """Wait until `condition` holds. Return whether it held within `timeout_s`."""
+    """Wait until `condition` is true. Return whether it was true within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:

@@ -39,7 +39,7 @@ class ControlSocket:
         try:
             self._socket = socket.socket(socket.AF_UNIX)
             with _reachable(directory) as path, contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # the socket file of a killed launcher
+                os.unlink(path)  # remove the socket file of a killed launcher
             with _reachable(directory) as path:
                 self._socket.bind(path)
                 os.chmod(path, 0o600)
@@ -76,7 +76,7 @@ class ControlSocket:
 
 
 def ask_launcher(directory: Path, request: Request, timeout_s: float) -> Request:
-    """Send a request to the launcher of a directory. Raises NobodyThere, or LauncherError if it refuses."""
+    """Send a request to the launcher of a directory. Raises NobodyThere, or LauncherError if the launcher refuses."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         try:
@@ -105,7 +105,10 @@ def _line(connection: socket.socket) -> bytes:
 
 @contextmanager
 def _reachable(directory: Path) -> Iterator[str]:
-    """Yield a short path of the socket. The kernel allows some hundred bytes, and a directory may need more."""
+    """Yield a short path of the socket.
+
+    The kernel allows only some hundred bytes; the directory's path may be longer.
+    """
     if not os.path.isdir("/proc/self/fd"):
         yield str(directory / _NAME)
         return

@@ -77,7 +77,10 @@ def read_description(directory: Path) -> ClusterDescription:
 
 
 def remove_stale(path: Path) -> None:
-    """Remove an earlier launcher's file, which could be mistaken for this launcher's. Keep a running launcher's."""
+    """Remove an earlier launcher's file, because a program could mistake it for this launcher's.
+
+    Keep a running one's.
+    """
     try:
         pid = _parsed(json.loads(path.read_bytes())).pid
         if pid > 0 and pid != os.getpid():

@@ -125,11 +125,11 @@ def _neighbours(plan: ClusterPlan, option: str, host: str, port: int) -> list[st
 
 
 def defaults(count: int) -> dict[str, str]:
-    """Return the default settings of brokers on one machine. The option --set overrides them.
+    """Return the default settings of brokers on one machine.
 
-    Kafka's internal topics have three replicas, which need three brokers. The timeouts are short: with Kafka's defaults
-    the controller notices a killed broker after 18 s, and the last broker retries its controlled shutdown for 15 s.
-    Only brokers may use the inter-broker APIs.
+    The option --set overrides them. Kafka's internal topics have three replicas and so need three brokers. The timeouts
+    are short: with Kafka's defaults the controller detects a killed broker only after 18 s, and the last broker retries
+    its controlled shutdown for 15 s. Only brokers may use the inter-broker APIs.
     """
     return {
         "offsets.topic.replication.factor": str(min(count, 3)),
@@ -203,7 +203,7 @@ def joined(host: str, port: int) -> str:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return different ports that are free at this moment."""
+    """Return several different ports that are free at this moment."""
     with ExitStack() as held:
         return [held.enter_context(bound(host, 0)).getsockname()[1] for _ in range(count)]
 

@@ -1,7 +1,7 @@
 """The handling of stop signals in a program that waits in many places.
 
-Owns the signal handlers while it is open. A signal ends only the current or next `pause` or `wait`, wherever this is
-called, so that no other work is interrupted.
+Owns the signal handlers while it is open. A signal ends only the current or next call of `pause` or `wait`, in any part
+of the program. So it interrupts no other work.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StopSignals:
             pass
 
     def forget(self) -> None:
-        """Forget the signal that is being handled, so that only the next signal raises Stopped."""
+        """Clear the signal that is being handled, so that only the next signal raises Stopped."""
         self.requested = False
 
     def close(self) -> None:

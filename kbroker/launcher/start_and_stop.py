@@ -1,7 +1,7 @@
 """Runs the brokers of one cluster as child processes, with a ZooKeeper of their own or one that already runs.
 
 Owns the order of starts and stops. At a start, ZooKeeper is first. At a stop, the brokers stop one by one with the
-controller last, and then ZooKeeper stops. Owns also the Metadata request that shows which brokers a broker knows: each
+controller last, and then ZooKeeper stops. Also owns the Metadata request that shows which brokers a broker knows: each
 request has its own connection and a timeout. Never prints. `pause` waits between two checks, and may raise an exception
 to end the wait.
 """
@@ -28,11 +28,11 @@ from kbroker.protocol.messages.connections import RequestHeader
 
 PROGRAM: Final = (sys.executable, "-m", "kbroker")
 START_TIMEOUT_S: Final = 300.0
-"""How many seconds a start may take. A broker may have to read its logs after a crash."""
+"""The maximum duration of a start, in seconds. After a crash, a broker may have to read its logs."""
 STOP_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 2.0
 _METADATA: Final = 3
-_VERSION: Final = 12  # Kafka 3.9 has this version as well
+_VERSION: Final = 12  # Kafka 3.9 also has this version
 _FLEXIBLE_HEADER: Final = 2
 _HEAD: Final = 5  # bytes of the response header: correlation id, empty tag buffer
 _MAX_ANSWER: Final = 16 * 1024 * 1024

@@ -19,7 +19,7 @@ def main(parent: int, program: list[str]) -> None:
     """Replace this process with the program."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # the parent ended before prctl, and the kernel sends no signal for an earlier end
+        if os.getppid() != parent:  # the parent ended before prctl, and for such an end the kernel sends no signal
             sys.exit(1)
     os.execvp(program[0], program)
 

@@ -72,7 +72,7 @@ def config_text(directory: Path, port: int) -> str:
 
 
 class ZooKeeperServer:
-    """One server, which stores its data below `directory`."""
+    """One server. It stores its data below `directory`."""
 
     def __init__(self, directory: Path, port: int) -> None:
         self.directory = directory
@@ -107,7 +107,7 @@ class ZooKeeperServer:
             return False
 
     def stop(self, pause: Pause = time.sleep) -> None:
-        """Stop the server. All acknowledged writes are on the disk."""
+        """Stop the server. All acknowledged writes are already on the disk."""
         self.child.stop(STOP_TIMEOUT_S, pause)
 
 
@@ -137,7 +137,7 @@ def user_cache_dir() -> Path:
 
 
 def missing_tools() -> list[str]:
-    """Return those of the programs to download and run the jars that are missing."""
+    """Return the missing programs among those that download and run the jars."""
     return [name for name in ("java", "mvn") if shutil.which(name) is None]
 
 

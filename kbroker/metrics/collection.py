@@ -32,7 +32,7 @@ MOST_TOPICS: Final = 2_000
 MOST_PARTITIONS: Final = 10_000
 MOST_OFFSETS: Final = 10_000
 MOST_QUOTAS: Final = 1_000
-"""The most objects of a kind that are listed individually. The sums include all objects."""
+"""The maximum number of objects of a kind that are listed individually. The sums include all objects."""
 _TRAFFIC: Final = {
     "messagesin_total": "messages_in",
     "bytesin_total": "bytes_in",
@@ -48,19 +48,19 @@ _REPLICATION: Final = {"replicationbytesin_total": "replicated_in", "replication
 def _version() -> str:
     try:
         return version("kbroker")
-    except PackageNotFoundError:  # the broker runs from its sources
+    except PackageNotFoundError:  # the broker runs from its sources, without an installation
         return "unknown"
 
 
-_VERSION: Final = _version()  # read only once, because it is stored in files
+_VERSION: Final = _version()  # read only once, because the version is stored in files
 
 
 async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
-    """Collect all values. `lag_s` is how long this call waited for its turn in the loop."""
+    """Collect all values. `lag_s` is the number of seconds for which this call waited for its turn in the loop."""
     values: Values = {}
     put(values, "kbroker_build_info", 1, {"version": _VERSION})
     await _partitions(node, values)
-    await _topics(node, values)  # after the partitions, which supply some of the numbers
+    await _topics(node, values)  # after the partitions, because they supply some of the numbers
     await _requests(node, values)
     await cluster(node, values)
     await logs(node.logs, node.clock.now_ms(), values)
@@ -218,7 +218,10 @@ _MOST: Final = 128
 
 
 class Idle:
-    """The idle share of one loop, used on its thread. After a long time without requests, it covers all that time."""
+    """The idle share of one loop, used on the loop's thread.
+
+    After a long time without requests, it covers all that time.
+    """
 
     def __init__(
         self, now: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.thread_time
@@ -249,7 +252,7 @@ _NAMES: Final = {
 
 
 async def quotas(node: Node, values: Values, most: int) -> None:
-    """Add the use of each quota, by the user and client id of the quota. List at most `most` quotas."""
+    """Add the amount used of each quota, by the user and client id of the quota. List at most `most` quotas."""
     clients = node.quotas.clients
     now_ms = clients.now_ms()
     reported = 0

@@ -32,12 +32,12 @@ _COUNTS: Final = (
     "-success-count",
     "-failure-count",
 )
-"""The endings of MBean names whose values only grow."""
+"""The endings of the names of MBeans whose values only increase."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """One metric. A counter's name ends in `_total`. A count of Kafka without this ending has no type."""
+    """One metric. A counter's name ends in `_total`. A count of Kafka whose name lacks this ending has no type."""
 
     name: str
     labels: str

@@ -20,9 +20,9 @@ from kbroker.long_work import turn
 from kbroker.metrics.partitions import is_under_min_isr
 
 LOOP_S: Final = 5.0
-"""How long the event loop may take to respond, in seconds, before the broker counts as dead."""
+"""The seconds within which the event loop must respond; otherwise the broker counts as dead."""
 NAMED: Final = 20
-"""The most partitions that are listed. All partitions are counted."""
+"""The maximum number of partitions that are listed. All partitions are counted."""
 
 
 async def readiness(

@@ -35,22 +35,28 @@ from kbroker.long_work import Pauses
 from kbroker.protocol.errors import Malformed
 
 MOST_POINTS: Final = 1_000
-"""The most points of one push. Further points are omitted."""
+"""The maximum number of points of one push. Further points are omitted."""
 MOST_FIELDS: Final = 100_000
-"""The most fields in the outer messages of one push, which may have millions. More fields raise Malformed."""
+"""The maximum number of fields in the outer messages of one push.
+
+More fields raise Malformed; a push may have millions.
+"""
 MOST_CHECKED: Final = 5_000
-"""The most metrics and points that are examined in one push. Further ones are omitted."""
+"""The maximum number of metrics and points that are examined in one push. Further ones are omitted."""
 MOST_ATTRIBUTES: Final = 16
-"""The most attributes of one point, including those of its resource. A point with more attributes is omitted."""
+"""The maximum number of attributes of one point, with those of its resource.
+
+A point with more attributes is omitted.
+"""
 LONGEST_LABELS: Final = 1_000
-"""The most characters in the names and values of a point's attributes. A point with more is omitted."""
+"""The maximum number of characters in the names and values of a point's attributes. A point with more is omitted."""
 LONGEST_VALUE: Final = 200
-"""The most characters of an attribute's value. Further characters are cut off."""
+"""The maximum number of characters of an attribute's value. Further characters are cut off."""
 LONGEST_NAME: Final = 200
-"""The most characters of a name. A metric with a longer name is omitted."""
+"""The maximum number of characters of a name. A metric with a longer name is omitted."""
 MOST_BUCKETS: Final = 50
 _MOST_METRIC_BYTES: Final = 256 * 1024
-"""The most bytes of one metric, which is parsed in one call."""
+"""The maximum size of one metric in bytes, because a metric is parsed in one call."""
 _KAFKAS: Final = "org_apache_kafka_"
 """The prefix of the metrics of clients (KIP-714). No metric of a broker has this prefix."""
 _OTHERS: Final = "kbroker_client_"
@@ -131,7 +137,7 @@ def read_metrics(data: bytes | bytearray | memoryview) -> Read:
 
 
 def _resource(message: memoryview) -> dict[str, str] | None:
-    """Return the attributes of a resource. Return None if no point may have so many attributes."""
+    """Return the attributes of a resource. Return None if they exceed the limits of a point."""
     if len(message) > _MOST_METRIC_BYTES:
         raise Malformed(f"a resource of {len(message)} bytes")
     attributes = Resource.FromString(bytes(message)).attributes
@@ -202,7 +208,7 @@ def _point(
 
 
 def _may_be(value: float, kind: str, *, is_delta: bool) -> bool:
-    """Whether a number is valid for its kind: a sum must stay finite, and a counter must only grow."""
+    """Whether a number is valid for its kind: a sum must stay finite, and a counter must only increase."""
     return (kind == "gauge" and not is_delta) or (math.isfinite(value) and (kind == "gauge" or value >= 0))
 
 

@@ -4,9 +4,9 @@ Owns the choice of the clients whose values are kept, the time for which they ar
 thread decompresses and reads each push. The event loop updates and returns the values, in pieces. Never requests
 anything from a client.
 
-The latest values of each client are kept: deltas are summed up, so that counters on the page only grow. A client is
+The latest values of each client are kept: deltas are summed up, so that counters on the page only increase. A client is
 dropped when it terminates, and after three intervals (at least a minute) without a push. If there are too many clients,
-the client with the oldest push is dropped, and this is counted.
+the client with the oldest push is dropped. These drops are counted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from kbroker.telemetry.instances import EXPIRY_MS, Client, Push
 
 MOST_CLIENTS: Final = 1_000
 MOST_SERIES: Final = 20_000
-"""The most series of all clients together. In a histogram, each bucket, the count and the sum are one series each."""
+"""The maximum number of series of all clients together.
+
+Each bucket, the count and the sum of a histogram are a series.
+"""
 MOST_OF_ONE: Final = 5_000
-"""The most series of one client."""
+"""The maximum number of series of one client."""
 MOST_WAITING: Final = 64
-"""The most pushes, of all clients, that wait for the thread. Any other push must be retried after an interval."""
+"""The maximum number of pushes that wait for the thread. A client must retry any other push after an interval."""
 _ENDINGS: Final = {
     "counter": ("", "_total", "_created"),
     "gauge": ("",),
@@ -71,7 +74,7 @@ class PushedMetrics:
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # the client with the newest push is at the end
         self._series = 0
         self._left_out: OrderedDict[bytes, float] = OrderedDict()
-        """The clients that were dropped for lack of space. Each stays here until it would have expired."""
+        """The clients that were dropped for lack of space. Each stays in this dict until it would have expired."""
         self._waiting = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kbroker-pushed")
 
@@ -101,7 +104,7 @@ class PushedMetrics:
     def _was_read(self, reading: asyncio.Future[Read]) -> None:
         self._waiting -= 1
         if not reading.cancelled():
-            reading.exception()  # always retrieve the result: otherwise asyncio would warn
+            reading.exception()  # always retrieve the result, because otherwise asyncio would warn
 
     def forget(self, instance_id: bytes) -> None:
         """Drop a client's values."""
@@ -197,7 +200,10 @@ def _added(before: Point | None, point: Point) -> Point:
 
 
 def _family(families: dict[str, Family], taken: set[str], point: Point) -> Family | None:
-    """Return the family of a point. Return None if another metric has its name: a page has each name once."""
+    """Return the family of a point.
+
+    Return None if another metric has its name, because a page has each name only once.
+    """
     found = families.get(point.name)
     if found is not None:
         return found if found.kind == point.kind else None

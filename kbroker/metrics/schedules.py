@@ -1,6 +1,7 @@
-"""Metrics of schedule topics: what is pending, what is late, and what has been delivered.
+"""Metrics of schedule topics: the pending, the late and the delivered records.
 
-Owns their values by partition. Followers report what is pending and held; only leaders deliver.
+Owns their values by partition. Followers report only the pending records and the held bytes, because only leaders
+deliver.
 """
 
 from __future__ import annotations

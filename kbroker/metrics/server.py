@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # requires an extra
     from kbroker.metrics.pushed import Family, PushedMetrics
 
 CONNECTIONS: Final = 32
-"""The most concurrent connections."""
+"""The maximum number of concurrent connections."""
 _COLLECT_S: Final = 30.0
 _IDLE_S: Final = 30.0
 """The time, in seconds, after which an idle connection is closed."""
@@ -183,7 +183,7 @@ class MetricsServer:
             return self._ask(measure, LOOP_S)
 
     def lag_s(self) -> float:
-        """Return how long the event loop took to respond. Raises NoAnswer."""
+        """Return the time that the event loop took to respond. Raises NoAnswer."""
 
         async def measure(lag_s: float) -> float:
             await turn
@@ -213,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One connection and its consecutive requests."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # otherwise a body would be sent 40 ms after its head
+    disable_nagle_algorithm = True  # without this, a body would be sent 40 ms after its head
     server_version = "kbroker"
     sys_version = ""
 
@@ -255,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         if len(body) > _SMALL and "gzip" in self.headers.get("Accept-Encoding", ""):
-            body = gzip.compress(body, 1)  # which releases the interpreter
+            body = gzip.compress(body, 1)  # compressing releases the interpreter
             self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -26,7 +26,7 @@ _PUBLISHED_S: Final = 2.0
 """The seconds within which a broker that has just started must publish its registry."""
 _MOST_NAMED: Final = 10
 _AT_ONCE: Final = 4
-"""How many unpacked batches are in memory at the same time."""
+"""The maximum number of unpacked batches in memory at the same time."""
 
 
 class BrokerChecks:
@@ -35,7 +35,10 @@ class BrokerChecks:
     def __init__(self) -> None:
         self.lookup: SchemaLookup | None = None
         self.without_registry: Callable[[], Awaitable[Sequence[int]]] | None = None
-        """Returns the first brokers of the cluster without a registry; raises OSError. None if the broker is alone."""
+        """A function that returns the first brokers of the cluster without a registry; raises OSError.
+
+        None without a cluster.
+        """
         self._without: Sequence[int] = ()
         self.letters: DeadLetters | None = None
         self.worker = ValueWorker()
@@ -83,7 +86,7 @@ class BrokerChecks:
             await asyncio.sleep(_PAUSE_S)
 
     def why_without_effect(self, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-        """Return why a topic's new configs cannot have their effect, or None if they can."""
+        """Return the reason why a topic's new configs cannot have their effect; None if they can."""
         for name in ENABLE:
             if not _is_new(before, after, name):
                 continue

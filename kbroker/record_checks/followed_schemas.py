@@ -1,10 +1,10 @@
 """The schemas of a cluster at any of its brokers: a copy of `_schemas`, read like a consumer from the topic's leader.
 
-Owns the copy, which begins with the first question and ends some minutes after the last one, and its maximum age. Owns
-the looks: a look waits until the copy contains everything that any broker acknowledged before it. A record is refused
-only after a look. A leader that does not know yet that it was replaced might lack some records, so a look ends with a
-request to the nodes that elect leaders. Owns the waits and retries while the topic's leader moves. Never writes, and
-never decides about schemas.
+Owns the copy, and its maximum age. The copy begins with the first question, and ends some minutes after the last
+question. Owns the looks: a look waits until the copy contains everything that any broker acknowledged before the look.
+A record is refused only after a look. A leader that does not know yet that it was replaced might lack some records. So
+a look ends with a request to the nodes that elect leaders. Owns the waits and retries while the topic's leader moves.
+Never writes, and never decides about schemas.
 
 The leader ends a fetch as soon as there are new records, so the copy lags by one round trip as long as the leader
 answers. A copy that the leader has not confirmed for `STALE_S` seconds answers no more questions.
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 STALE_S: Final = 30.0
 """The seconds for which a copy answers without the leader.
 
-The value is longer than the detection of a lost leader takes (zookeeper.session.timeout.ms).
+This is longer than the detection of a lost leader takes (zookeeper.session.timeout.ms).
 """
 PATIENCE_S: Final = 5.0
 """The seconds for which a question waits."""
@@ -40,15 +40,15 @@ _REACH_S: Final = 1.0
 """The seconds for which a look waits for the copy before it requests the topic's end again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _BETWEEN_S: Final = 0.01
-"""The least seconds between two looks, so that many bad records do not cause many requests."""
+"""The minimum time between two looks, in seconds, so that many bad records do not cause many requests."""
 _MOST_RECORD: Final = 128 << 20
-"""The most bytes to which the records of a batch may decompress."""
+"""The maximum size in bytes of a batch's records after decompression."""
 _AT_ONCE: Final = 4
-"""How many records are replayed between two turns."""
+"""The number of records that are replayed between two turns."""
 
 
 class Unread(Exception):  # noqa: N818 - an outcome
-    """The topic cannot be read now; the text is the reason."""
+    """The topic cannot be read now; the error's text is the reason."""
 
 
 class Place(NamedTuple):
@@ -85,7 +85,7 @@ class Source(Protocol):
         """Whether this broker is the leader."""
 
     async def confirm(self, place: Place) -> None:
-        """Return if the leader was still the leader at some time after this call; otherwise raise Unread."""
+        """Return normally if the leader was still the leader at some time after this call; otherwise raise Unread."""
 
     async def end(self, place: Place) -> int:
         """Return the offset after all records that this leader, or an earlier one, has acknowledged so far."""
@@ -122,12 +122,15 @@ class _Copy:
         self.confirmed_s = 0.0
         """The start time of the last request whose answer confirmed that the copy is complete."""
         self.nothing: tuple[Place, int] | None = None
-        """The leader whose last fetch returned no records before the end that it reported, and this end."""
+        """The leader whose last fetch returned no records before its reported end, and this end."""
         self.skipped = 0
 
 
 class FollowedSchemas:
-    """The state of this broker's registry if it has one and leads the topic, or else the copy. For one event loop."""
+    """The state of this broker's registry if the broker has one and leads the topic; else the copy.
+
+    For one event loop.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -143,9 +146,9 @@ class FollowedSchemas:
         self._has_progressed = asyncio.Event()
         self._used_s = 0.0
         self._trouble = ""
-        """Why the last read failed."""
+        """The reason why the last read failed."""
         self._no_look = ""
-        """Why the last look failed."""
+        """The reason why the last look failed."""
         self._closed = False
 
     @property
@@ -166,7 +169,7 @@ class FollowedSchemas:
         return copy.shard.state
 
     async def look(self) -> str | None:
-        """Wait until the copy contains everything acknowledged before now; return why it cannot.
+        """Wait until the copy contains everything acknowledged before now; return None, or the reason of a failure.
 
         Waits for `PATIENCE_S` seconds.
         """
@@ -337,8 +340,8 @@ class FollowedSchemas:
             raise Unread(f"{SCHEMAS_TOPIC} cannot be read at offset {copy.position}: {error}") from None
         if copy.position == before < piece.high_watermark and not piece.is_throttled:
             # Compaction may have removed all records up to the end. A first answer does not prove this, because the
-            # leader may have read the log before the high watermark in the answer moved. A second answer proves it up
-            # to the end in the first one.
+            # leader may have read the log before the high watermark in the answer moved. A second answer proves it, up
+            # to the end that the first answer reported.
             if copy.nothing is not None and copy.nothing[0] == place:
                 copy.position = copy.nothing[1]
             copy.nothing = place, piece.high_watermark

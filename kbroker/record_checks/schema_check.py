@@ -1,9 +1,9 @@
 """The check of one topic's records according to its `confluent.*.schema.validation` configs.
 
-Owns the verdicts and their basis: a cache of first bytes that pass, which is cleared when the registry changes. Owns
-the order: check what the registry allows, then check the values, then handle a batch with bad records. Most batches
-pass in one compiled call (`passes`). All others are checked record by record, in slices, and another process reads
-their values (value_worker.py).
+Owns the verdicts and their basis: a cache of first bytes that pass. The cache is cleared when the registry changes.
+Owns the order: check whether the registry allows the schemas, then check the values, then handle a batch with bad
+records. Most batches pass in one compiled call (`passes`). All others are checked record by record, in slices, and
+another process reads their values (value_worker.py).
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from kbroker.schema_registry.formats.framing import ID_BYTES, KEY_HEADER, VALUE_
 log = logging.getLogger(__name__)
 
 _SMALL: Final = 64 << 10
-"""The bytes of unpacked records up to which a batch need not wait for `room`."""
+"""The size in bytes of unpacked records up to which a batch does not wait for `room`."""
 _IN_ONE_CALL: Final = 20_000
-"""How many records one compiled call checks: this takes about 0.4 ms."""
+"""The number of records that one compiled call checks: this takes about 0.4 ms."""
 
 _MOST_GOOD: Final = 1000
-"""How many groups of first bytes that pass are cached, for keys and for values."""
+"""The number of groups of passing first bytes that are cached, for keys and for values."""
 _MOST_SCHEMAS: Final = 100
-"""How many schemas the values of one batch may name, if values are read."""
+"""The maximum number of schemas that the values of one batch may name, if values are read."""
 MOST_LETTERS: Final = 5_000
-"""How many records of one batch may be written to the dead letter topic."""
+"""The maximum number of records of one batch that may be written to the dead letter topic."""
 _LEAST_UNPACKED: Final = 16 << 20
 _UNPACKED_TIMES: Final = 16
 _MOST_UNPACKED: Final = 64 << 20
 """A batch may decompress to this multiple of the largest message, within these bounds in bytes."""
 _EACH: Final = 64
-"""How many records are checked between two turns of the loop."""
+"""The number of records that are checked between two turns of the loop."""
 _TRIES: Final = 3
-"""How often a batch is tried if its values end the process that reads them."""
+"""The number of tries for a batch whose values end the process that reads them."""
 _STRATEGIES: Final = "io.confluent.kafka.serializers.subject."
 
 
@@ -84,7 +84,7 @@ class _Side:
         self._topic = topic
         self._strategy = strategy.removeprefix(_STRATEGIES)
         self.good: set[bytes] = set()
-        """Distinct first bytes that occurred together in a batch and pass, joined."""
+        """Distinct first bytes, joined, that occurred together in a batch and that pass."""
 
     @property
     def uses_names(self) -> bool:
@@ -99,7 +99,7 @@ class _Side:
         return [f"{self._topic}-{name}" for name in names]
 
     def refusal(self, token: bytes) -> str:
-        """Return the message about a field whose token does not pass."""
+        """Return the error message about a field whose token does not pass."""
         fault = fault_of(token)
         if fault is not None:
             return f"The {self.name} {fault}."
@@ -202,7 +202,10 @@ class SchemaCheck:
         return await self._without(batch, header, rules, errors)
 
     async def _errors_of(self, batch: memoryview, header: BatchHeader, rules: BatchRules) -> _Errors | None:
-        """Return the result of `_errors`; only large batches wait for `room`, so that they do not delay small ones."""
+        """Return the result of `_errors`.
+
+        Only large batches wait for `room`, so that they do not delay small batches.
+        """
         lookup = await self._checker.ready()
         data = await _unpacked(batch, header, rules, None if header.codec == NONE and not self._parses else _SMALL)
         if data is not None:
@@ -241,7 +244,7 @@ class SchemaCheck:
         return errors
 
     async def _look_up(self, lookup: SchemaLookup, side: _Side, tokens: Iterable[bytes]) -> _Found:
-        """Find out which tokens pass; look up failing tokens again after `look` has updated the answers."""
+        """Look up the tokens. Look up failing tokens again after `look` has updated the answers."""
         allowed: dict[bytes, int] = {}
         refused: set[bytes] = set()
         unknown: list[bytes] = []
@@ -429,5 +432,5 @@ async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules, s
 
 
 def _index_of(rules: BatchRules) -> int:
-    """Return the partition's number, which is the end of its name."""
+    """Return the partition's number: the end of its name."""
     return int(rules.name.rpartition("-")[2])

@@ -27,7 +27,7 @@ class SchemaText(NamedTuple):
     text: str
     references: Mapping[str, str]
     digest: str
-    """Equal only for equal texts."""
+    """A digest that is equal only for equal texts."""
 
 
 class Unavailable(ApiError):  # noqa: N818 - what is the matter
@@ -47,13 +47,13 @@ class SchemaLookup(Protocol):
         """Wait until questions can be answered."""
 
     async def look(self) -> None:
-        """Wait until answers include everything that any registry acknowledged before now."""
+        """Wait until the answers are based on everything that any registry acknowledged before now."""
 
     async def id_of(self, guid: bytes) -> int | None:
         """Return the id of the schema that has a GUID."""
 
     async def has(self, schema_id: int, subject: str) -> bool:
-        """Whether a subject has a version that has this id and is not deleted."""
+        """Whether a subject has a version with this id that is not deleted."""
 
     async def schema(self, schema_id: int) -> SchemaText | None:
         """Return the schema that has an id, even if its version is deleted."""

@@ -13,7 +13,7 @@ from kbroker.protocol.records import read_number
 from kbroker.schema_registry.formats.framing import ID_BYTES, KEY_HEADER, VALUE_HEADER, token_length
 
 _PAUSE: Final = 512
-"""How many headers of a record are read between two pauses."""
+"""The number of headers of a record that are read between two pauses."""
 
 
 class Field(NamedTuple):

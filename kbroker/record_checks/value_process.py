@@ -1,13 +1,13 @@
 """The process that reads values with their schemas: run as a module, never imported by the broker.
 
-The libraries of the formats are written in C and Rust. They hold the interpreter's lock while they work, and hostile
-data may make them slow, use much memory, or crash. In this process they delay no other work, and a crash does not end
-the broker: no single value gets more than half a second of processor time, and the process at most a gigabyte of
-memory. A shared file contains the number of the record that is being read, so that the broker knows which record ended
-the process.
+The libraries of the formats are written in C and Rust. They keep the interpreter's lock while they work. With hostile
+data they may be slow, use much memory, or crash. In this process they delay no other work, and a crash does not end the
+broker. A single value gets at most half a second of processor time, and the process gets at most a gigabyte of memory.
+A shared file contains the number of the record that is being read, so that the broker knows which record ended the
+process.
 
-A message consists of the sizes of its two parts (u32, u32), JSON, and data. The arguments are the descriptor of a
-socket, and that of the file.
+A message consists of the sizes of its two parts (u32, u32), JSON, and data. The arguments are the descriptors of a
+socket and of the shared file.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ SIZES: Final = struct.Struct(">II")
 MARK: Final = struct.Struct(">q")
 NOTHING: Final = -1
 OF_SCHEMA: Final = -2
-"""In place of a record's number: nothing is being read; the first of a message's new schemas is being parsed, and lower
-numbers are for the others."""
+"""Values in place of a record's number.
+
+The first means that nothing is being read. The second means that the first of a message's new schemas is being parsed;
+lower numbers stand for the message's other schemas.
+"""
 _RECORD_SECONDS: Final = 0.5
 _SCHEMA_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 1 << 30
@@ -96,7 +99,7 @@ class Worker:
             schema.names  # noqa: B018 - whatever it takes to make them, it is bounded here
             if schema_type == "PROTOBUF":
                 return schema
-            schema.check_value(b"")  # prepare now what the first value would prepare
+            schema.check_value(b"")  # do the preparations now that the first value would need
         except (InvalidSchema, ImportError, RecursionError) as error:
             return str(error)[:300] or type(error).__name__
         except (InvalidValue, MemoryError):

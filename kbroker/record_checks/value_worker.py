@@ -1,8 +1,8 @@
 """The broker's side of the process that reads values with their schemas (value_process.py).
 
-Owns the process: its start at the first use, its end after a minute without work, its replacement after a value ended
-it. Owns the list of schemas in the process, and the order of batches: the process reads each batch for a short time,
-then the next.
+Owns the process: its start at the first use, its end after a minute without work, and its replacement after a value has
+ended it. Owns the list of schemas in the process, and the order of batches: the process reads each batch for a short
+time, then the next.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ T = TypeVar("T")
 _ROOT: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../..")
 _IDLE_SECONDS: Final = 60.0
 _ANSWER_SECONDS: Final = 60.0
-"""The seconds within which an answer must arrive; the process limits itself to much less."""
+"""The seconds within which an answer must arrive; the process has a much shorter limit of its own."""
 _BATCH_SECONDS: Final = 5.0
 _SECONDS_EACH: Final = 0.0001
-"""The seconds that the values of one batch may take together, and the additional seconds per value."""
+"""The maximum time in seconds for the values of one batch together, and the additional seconds per value."""
 _MOST_SCHEMAS: Final = 500
 _MOST_CHARACTERS: Final = 16 << 20
-"""How many schemas, and how many characters of them, the process keeps before it drops all of them."""
+"""The numbers of schemas, and of their characters, that the process keeps before it drops all schemas."""
 _MOST_DEADLY: Final = 100
 _WRITTEN_AT_ONCE: Final = 256 << 10
 _BUFFERED: Final = 1 << 20
 _PREFIX: Final = 8
-"""The bytes of the sizes of a message's two parts."""
+"""The size in bytes of the two sizes at the beginning of a message."""
 _NOTHING: Final = -1
 _OF_SCHEMA: Final = -2
 """See value_process.py, which the broker does not import."""
@@ -118,12 +118,12 @@ class _Process:
         return int.from_bytes(os.pread(self._marks.fileno(), 8, 0), signed=True)
 
     def hang_up(self) -> None:
-        """End an exchange that takes too long by killing the process."""
+        """Kill the process, to end an exchange that takes too long."""
         self._process.kill()
 
     def end(self) -> None:
         self._process.kill()
-        self._process.wait()  # it ends immediately
+        self._process.wait()  # the process ends immediately
         if self._streams is None:
             self._own.close()
         else:
@@ -177,7 +177,7 @@ class ValueWorker:
             process.end()
 
     async def names(self, schema: SchemaText) -> tuple[str, ...]:
-        """Return the names that values of a schema may use; none if it cannot be parsed."""
+        """Return the names that values of a schema may use; no names if the schema cannot be parsed."""
         if schema.digest in self._deadly:
             return ()
         try:
@@ -259,7 +259,7 @@ class ValueWorker:
         return task.result()
 
     def is_deadly(self, schema: SchemaText) -> bool:
-        """Whether parsing a schema has ended the process; its values are not read."""
+        """Whether the parsing of a schema has ended the process. Values of such a schema are not read."""
         return schema.digest in self._deadly
 
     async def without(self, batch: Buffer, records: list[int], max_message_bytes: int) -> bytes:
@@ -275,7 +275,7 @@ class ValueWorker:
             return answer, answer.pop("rest", b"")
 
     async def _exchange(self, asked: dict[str, Any], data: Buffer, schemas: list[SchemaText]) -> tuple[Any, _Process]:
-        """Send a message; return the answer, and the process that sent it. The caller must have the turn."""
+        """Send a message; return the answer, and the process that sent the answer. The caller must have the turn."""
         process = self._running()
         self._add_schemas(asked, process, schemas)
         if self._left:
@@ -328,7 +328,7 @@ class ValueWorker:
         asked["new"] = {each.digest: [each.schema_type, each.text, dict(each.references)] for each in new.values()}
 
     def _note_deadly(self, digest: str, schemas: list[SchemaText]) -> None:
-        """Remember a schema whose parsing ended the process."""
+        """Record a schema whose parsing has ended the process."""
         text = next((each.text for each in schemas if each.digest == digest), "")
         log.warning("a schema cannot be parsed within its limits: %.100s", text)
         if len(self._deadly) >= _MOST_DEADLY:

@@ -1,9 +1,10 @@
-"""What a client may do at a broker's registry, according to the broker's ACLs.
+"""The rights of a client at a broker's registry, according to the broker's ACLs.
 
 Owns the mapping from a subject to the resource of an ACL, and the refusal. The resource of a subject is the topic in
-its name, without a final `-key` or `-value` and without its context. For a context alone, and for requests about no
-subject, the resource is the cluster. Without an authorizer everything is allowed. security/authorizer evaluates the
-ACLs. All checks run in the server's thread, with `Rights` of the request's own that the broker's loop does not share.
+the subject's name: the name without a final `-key` or `-value` and without its context. For a context alone, and for
+requests about no subject, the resource is the cluster. Without an authorizer everything is allowed. security/authorizer
+evaluates the ACLs. All checks run in the server's thread. Each request has `Rights` of its own, not shared with the
+broker's loop.
 """
 
 from __future__ import annotations

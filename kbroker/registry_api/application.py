@@ -27,9 +27,12 @@ from kbroker.schema_registry.subjects import ANY_CONTEXT, DEFAULT_CONTEXT, conte
 from kbroker.security.authorizer.authorizer import Authorizer
 
 _LONG: Final = 1_000
-"""The most names or numbers in a list that is sent in one piece."""
+"""The maximum number of names or numbers in a list that is sent in one piece."""
 BY_ID: Final = "GET /schemas/ids/{id}"
-"""The endpoint whose answer may be known immediately: each client requests each id that it finds."""
+"""The endpoint whose answer may be known immediately.
+
+It matters, because each client requests each id that it finds.
+"""
 _TARGET: Final = re.compile(rb"/schemas/ids/([0-9]{1,9})")
 _PIECE: Final = 64 * 1024
 _in_json: Final = json.JSONEncoder(ensure_ascii=False).encode
@@ -37,9 +40,10 @@ log = logging.getLogger(__name__)
 
 
 class Application:
-    """The API of a registry. `about` has the answers of /v1/metadata, by the last part of their path.
+    """The API of a registry.
 
-    With an `authorizer`, a client may only do what its ACLs allow.
+    `about` has the answers of /v1/metadata, by the last part of their path. With an `authorizer`, a client may perform
+    only the operations that its ACLs allow.
     """
 
     def __init__(self, registry: Registry, about: Mapping[str, Any], authorizer: Authorizer | None = None) -> None:
@@ -96,7 +100,7 @@ class Application:
         return _in_json(answer).encode()
 
     async def _allow(self, scope: Scope, needs: Needs) -> None:
-        """Store in the scope what the client may do; raises RegistryError if the endpoint needs more."""
+        """Store the client's rights in the scope; raises RegistryError if the endpoint needs further rights."""
         scope["access"] = access = Access.of(scope, self._authorizer)
         if not access.is_checked or not needs:
             return
@@ -129,7 +133,7 @@ def _parts(path: bytes) -> list[str]:
 
 
 def _refuse_foreign_pages(scope: Scope) -> None:
-    """Raise Refused if a page of another site made a browser send the request, because the registry needs no login."""
+    """Raise Refused if a page of another site has made a browser send the request. No login prevents such requests."""
     found: dict[bytes, bytes] = dict(scope["headers"])
     origin, host = found.get(b"origin"), found.get(b"host", b"")
     if origin is not None and origin.lower() not in (b"http://" + host.lower(), b"https://" + host.lower()):
@@ -181,7 +185,7 @@ def _response(answer: Any) -> Response:
 
 
 async def _pieces(elements: Iterable[Any]) -> AsyncIterator[bytes]:
-    """Yield a long list's JSON; encode each element separately, because the encoder blocks other threads."""
+    """Yield the JSON of a long list; encode each element separately, because the encoder blocks other threads."""
     piece, before = bytearray(b"["), b""
     for each in elements:
         piece += before + _in_json(each).encode()

@@ -1,13 +1,12 @@
 """An HTTP connection to the registry: uvicorn's, with the parser of Node.js (httptools).
 
 Owns the limits that this parser lacks: on the size of a head, on bytes that belong to no body, and on requests that are
-sent before earlier ones are answered. Owns the rest of a request to upgrade, which this server ignores: the parser
-would treat its body as the next request. Sends answers that are known without waiting (`AtOnce`) itself, and never
-decides about an answer.
-
-With uvicorn's other parser, in Python, a request by id takes 0.45 ms of processor time in place of 0.32. In another
-measurement, an answer without an ASGI scope, a task and a second system call took 0.12 ms in place of 0.27. A core that
-the broker also uses then answered 8,300 to 9,300 requests a second, in place of some 3,000.
+sent before earlier ones are answered. Owns the handling of a request to upgrade. This server ignores the upgrade, but
+the parser would treat the body of that request as the next request. Sends answers that are known without waiting
+(`AtOnce`) itself, and never decides about an answer. With uvicorn's other parser, in Python, a request by id takes 0.45
+ms of processor time instead of 0.32 ms. In another measurement, an answer without an ASGI scope, a task and a second
+system call took 0.12 ms instead of 0.27 ms. A core that the broker also uses then answered 8,300 to 9,300 requests a
+second, instead of some 3,000.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from kbroker.registry_api.requests import MEDIA
 from kbroker.web_connection import TimedConnection
 
 LARGEST_HEAD: Final = 16 * 1024
-"""The most bytes of a request's head, and of other bytes of a connection that are not part of a body."""
+"""The maximum number of bytes of a request's head, and of other bytes of a connection outside of a body."""
 MOST_AHEAD: Final = 16
-"""How many requests may arrive before the first of them is answered."""
+"""The maximum number of requests that may arrive before the first of them is answered."""
 _NO_HTTP: Final = "Invalid HTTP request received."
 _NOT_AT_ONCE: Final = frozenset((b"content-length", b"expect", b"origin", b"sec-fetch-site", b"transfer-encoding"))
-"""Header fields of requests that have a body, or that the application may refuse."""
+"""The header fields of requests that have a body, or that the application may refuse."""
 _HEAD: Final = f"content-length: %d\r\ncontent-type: {MEDIA}\r\n\r\n".encode()
 AtOnce = Callable[[bytes], bytes | None]
-"""Returns the JSON that answers a GET of a target (path and query), or None if it is not known without waiting."""
+"""A function that returns the JSON for a GET of a target (path and query); None if it is not known without waiting."""
 
 
 class TooMuch(Exception):  # noqa: N818 - an outcome
@@ -54,12 +53,15 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
         self._head = self._unread = 0
         self._in_head = True
         self._is_repeated = False
-        """Whether the parser reads a head that an earlier parser has read."""
+        """Whether the parser reads a head that an earlier parser has already read."""
         self._answering: RequestResponseCycle | None = None
         self._is_answered = False
         """Whether the request that is being parsed is already answered."""
         self._may_be_answered = False
-        """Whether the next request is the first in the received data; later ones let other connections run first."""
+        """Whether the next request is the first in the received data.
+
+        Later requests let other connections run first.
+        """
 
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
@@ -92,7 +94,7 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
         self._end_answer()
 
     def _end_answer(self) -> None:
-        """Abort the running answer: uvicorn aborts only the answer to a connection's newest request."""
+        """Abort the running answer, because uvicorn aborts only the answer to a connection's newest request."""
         if self._answering is not None:
             self._answering.disconnected = True
             self._answering.message_event.set()
@@ -174,7 +176,7 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
                 return
 
     def _read_body(self) -> None:
-        """Continue after the head of a request to upgrade, as if it did not request this (RFC 9110, 7.8).
+        """Continue after the head of a request to upgrade, as if it did not request an upgrade (RFC 9110, 7.8).
 
         Java's HttpClient requests HTTP/2 with each first request. The parser stops after that head, so another parser
         reads the body.

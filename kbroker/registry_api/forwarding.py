@@ -1,10 +1,10 @@
 """Forwards requests to a cluster's registry from the broker that received them to the leader of `_schemas`.
 
-Owns the choice between this broker's registry and another broker's, and the retries while the leader moves: a request
-waits for a leader that is being elected, and is retried if nothing was decided. A request that may have been decided is
-retried only if a repetition does no harm, which is true for all requests but deletions. A forwarded request has the
-header X-Forward, as between Confluent's registries, and is not forwarded again. Reads are forwarded, too, so that all
-answers come from one state. Never decides about schemas.
+Owns the choice between this broker's registry and another broker's registry, and the retries while the leader moves. A
+request waits for a leader that is being elected, and is retried if no registry has decided it. A request that may
+already be decided is retried only if a repetition does no harm. That is true for all requests except deletions. A
+forwarded request has the header X-Forward, as between Confluent's registries, and is not forwarded again. Reads are
+also forwarded, so that all answers have the same basis: the state of one registry. Never decides about schemas.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _WITHOUT_REGISTRY_S: Final = 1.0
 """The seconds for which a request waits if the leader has no registry: the registry may be starting."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2
 _AT_ONCE: Final = 200
-"""How many requests are forwarded at the same time."""
+"""The maximum number of requests that are forwarded at the same time."""
 FORWARDED: Final = b"x-forward"
 _MOST_ERROR: Final = 64 * 1024
-"""The most bytes of an error that are read before the decision about a retry."""
+"""The maximum number of bytes of an error that are read before the decision about a retry."""
 _FORWARDING_FAILED: Final = 50003
 _UNKNOWN_LEADER: Final = 50004
-"""The only error code which proves that nothing was decided."""
+"""The only error code that proves that no registry has decided the request."""
 _MAY_BE_DONE: Final = (50001, 50002, _FORWARDING_FAILED)
 _OWN: Final = frozenset((b"host", b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"expect",
                          b"te", b"trailer", b"upgrade", b"proxy-connection", b"date", b"server"))  # fmt: skip
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class Leader(Protocol):
-    """How a broker finds the leader of `_schemas`. Called in the server's loop."""
+    """The way in which a broker finds the leader of `_schemas`. Call the methods in the server's loop."""
 
     node_id: int
 
@@ -58,7 +58,7 @@ class Leader(Protocol):
 
 
 class OfBroker(Protocol):
-    """What a broker of a cluster knows about the leader; called in the broker's loop."""
+    """The knowledge of a cluster's broker about the leader. Call the methods in the broker's loop."""
 
     node_id: int
 
@@ -129,7 +129,7 @@ class Forwarding:
         """Answer a request."""
         if scope["type"] != "http":
             return
-        if scope["path"] == "/":  # a test whether this server answers
+        if scope["path"] == "/":  # this request tests whether this server answers
             await self._own(scope, receive, send)
             return
         counted = dict(scope)
@@ -151,7 +151,7 @@ class Forwarding:
         except _Failed as failed:
             await _refuse(send, failed)
         except _Begun as broken:
-            log.warning("an answer ends before its end: %s", broken)  # then the connection closes
+            log.warning("an answer ends before its end: %s", broken)  # the connection then closes
 
     async def _received(self, counted: Scope, receive: Receive) -> list[Message]:
         """Return the messages of a request's body; raises Refused. Stops early if the body is too long."""

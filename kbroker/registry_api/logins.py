@@ -2,8 +2,8 @@
 
 Owns the check of a login: its threads, its limits, and the cache of correct logins. A check takes some ms of iterated
 hashes, so it runs on threads of its own, a few at a time, and an unknown user takes the same time. The cache contains a
-keyed hash of name, password and credential: after a change of the password, the old login is not found any more. Never
-decides what a user may do, and never keeps or logs a password.
+keyed hash of name, password and credential, so the cache no longer contains a user's login after a change of the
+password. Never decides about a user's rights, and never keeps or logs a password.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from kbroker.security.sasl.scram_credential import (
 )
 
 Credentials = Callable[[str, str], ScramCredential | None]
-"""Returns a user's credential for a SCRAM mechanism; called in the server's thread."""
+"""A function that returns a user's credential for a SCRAM mechanism. The server's thread calls it."""
 USER: Final = "user"
 """The key of a request's scope under which the name of the logged-in user is stored."""
 REMEMBERED: Final = 1_000
-"""How many logins are cached; the least recently used login is removed first."""
+"""The maximum number of cached logins; the least recently used login is removed first."""
 MOST_WAITING: Final = 100
-"""How many logins may wait for their check; further logins are answered with status 503."""
+"""The maximum number of logins that wait for their check; further logins are answered with status 503."""
 LONGEST: Final = 1_024
-"""The most bytes of a name and its password; longer ones are refused without a hash."""
+"""The maximum number of bytes of a name and its password; longer ones are refused without a hash."""
 _AT_ONCE: Final = 2
 _MOST_ITERATIONS: Final = 1_000_000
 _CHALLENGE: Final = b'Basic realm="schema registry", charset="UTF-8"'
@@ -117,7 +117,10 @@ class Logins:
         return hmac.digest(self._secret, b"".join(b"%d:%b" % (len(each), each) for each in parts), "sha256")
 
     def _matching(self, password: str, found: dict[str, ScramCredential]) -> str | None:
-        """Return the mechanism whose credential matches a password; hash even if a mechanism has no credential."""
+        """Return the mechanism whose credential matches a password.
+
+        Hash even without a credential, to take the same time.
+        """
         matching = None
         for mechanism, of_nobody in self._unknown_users.items():
             credential = found.get(mechanism, of_nobody)
@@ -149,7 +152,7 @@ def _login(given: list[bytes]) -> tuple[str, str] | None:
 
 
 class Authenticated:
-    """The ASGI application that lets only requests of users reach another one: `scope[USER]` is the user's name."""
+    """An ASGI application that passes only requests of users to another one. `scope[USER]` is the user's name."""
 
     def __init__(self, app: ASGIApp, logins: Logins) -> None:
         self._app = app

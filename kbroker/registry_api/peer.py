@@ -20,9 +20,9 @@ import h11
 
 CONNECT_S: Final = 2.0
 ANSWER_S: Final = 15.0
-"""The seconds until an answer must begin, and then until each of its pieces must arrive."""
+"""The seconds within which an answer must begin, and within which each further piece of the answer must arrive."""
 _KEPT_S: Final = 3.0
-"""The seconds for which an idle connection is kept: less than the server keeps it."""
+"""The seconds for which an idle connection is kept. The server keeps it longer."""
 _MOST_KEPT: Final = 16
 _READ: Final = 64 * 1024
 _LARGEST_HEAD: Final = 64 * 1024
@@ -30,7 +30,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class NotSent(Exception):  # noqa: N818 - an outcome
-    """There was no connection, so the request was not executed."""
+    """No connection could be opened, so the request was not executed."""
 
 
 class Unanswered(Exception):  # noqa: N818 - an outcome

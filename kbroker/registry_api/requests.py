@@ -23,11 +23,11 @@ from kbroker.schema_registry.records import CONFIG_FIELDS, MOST, Json, Reference
 from kbroker.schema_registry.shard import LATEST
 
 MOST_BODY: Final = 2 * 1024 * 1024
-"""The most bytes of a body: `_schemas` accepts records of 1 MiB, and a schema in JSON is escaped."""
+"""The maximum size of a body in bytes: `_schemas` accepts records of 1 MiB, and a schema in JSON is escaped."""
 MOST_BODIES: Final = 64 * 1024 * 1024
-"""The most bytes of the bodies of all unanswered requests together."""
+"""The maximum size in bytes of the bodies of all unanswered requests together."""
 ALWAYS_TAKEN: Final = 64 * 1024
-"""The bytes of a body that are accepted however large the other bodies are."""
+"""The number of bytes of a body that are always accepted, even if the other bodies are large."""
 BODY_S: Final = 10.0
 """The seconds within which a body must arrive."""
 NOTE: Final = "note"
@@ -43,7 +43,7 @@ _TAKEN: Final = (
 MOST_SCHEMAS: Final = 1_000
 """The largest and the default number of schemas in a list."""
 MOST_VALUES: Final = 20_000
-"""The most commas and colons of a body's JSON outside of its strings; they count values of every kind."""
+"""The maximum number of commas and colons of a body's JSON outside of its strings. They count values of every kind."""
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,:]', re.DOTALL)
 _INTEGER: Final = re.compile("[+-]?[0-9]{1,10}")
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -60,7 +60,7 @@ class Refused(Exception):  # noqa: N818 - an outcome
 
 
 class Text(str):
-    """A schema's text, which is the complete answer."""
+    """A schema's text. It is the complete answer."""
 
     __slots__ = ()
 
@@ -100,7 +100,7 @@ def version_number(text: str) -> int:
 
 
 def page(request: Request, found: list[Any], most: int = MOST) -> list[Any]:
-    """Return the part of a list that `offset` and `limit` select."""
+    """Return that part of a list that `offset` and `limit` select."""
     begin, end = bounds(request, most)
     return found[begin:end]
 
@@ -113,7 +113,7 @@ def bounds(request: Request, most: int = MOST) -> tuple[int, int]:
 
 
 class Bodies:
-    """The bodies of all unanswered requests, whose total size has a limit."""
+    """The bodies of all unanswered requests. Their total size has a limit."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -180,7 +180,7 @@ def _no_constant(name: str) -> Any:
 
 
 def field(found: Json, name: str, kind: type, default: Any) -> Any:
-    """Return a field of a body, which may be missing or null."""
+    """Return a field of a body. The field may be missing or null."""
     value = found.get(name)
     if value is None:
         return default
@@ -252,5 +252,5 @@ def of_version(version: Version, schema: str | None = None) -> dict[str, Any]:
 
 
 def of_config(config: Json, level: str = "compatibilityLevel") -> dict[str, Any]:
-    """Return a config; the compatibility level has another name in the answer to a change than in that to a query."""
+    """Return a config. The name of the compatibility level differs between the answers to a change and to a query."""
     return {level if name == "compatibilityLevel" else name: value for name, value in config.items()}

@@ -24,7 +24,7 @@ from kbroker.schema_registry.tally import ELSEWHERE, Tally
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.web_server import WebServer
 
-if TYPE_CHECKING:  # `kbroker registry` has no broker
+if TYPE_CHECKING:  # `kbroker registry` runs without a broker
     from kbroker.broker.base_node import Node
     from kbroker.broker.cluster_node import ClusterNode
 
@@ -56,8 +56,8 @@ class RegistryServer(WebServer):
         """Prepare the server; raises OSError if a file cannot be read.
 
         If another broker may answer requests, `leader` returns that broker. With `credentials`, only their users are
-        served; they are looked up in the server's thread. With an `authorizer`, users may only do what its ACLs allow.
-        `tally` counts all requests.
+        served; the server's thread looks credentials up. With an `authorizer`, users may perform only the operations
+        that its ACLs allow. `tally` counts all requests.
 
         `tls` are the files of the certificate and its key. `ca` is the file of the CA that verifies other brokers'
         registries; without it, the system's CAs do.
@@ -113,7 +113,7 @@ class Counted:
         if scope["type"] != "http":
             return
         began, status = time.perf_counter(), 0
-        scope[NOTE] = note = [ELSEWHERE]  # the scope may be copied, but copies share the list
+        scope[NOTE] = note = [ELSEWHERE]  # the application may copy the scope, but copies share the list
 
         async def seen(message: Message) -> None:
             nonlocal status

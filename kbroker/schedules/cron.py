@@ -1,13 +1,12 @@
-"""Expressions of cron in a time zone: when they fire next.
+"""Expressions of cron in a time zone, and the next time at which they fire.
 
-Owns the forms (6 fields with seconds as in NATS, 5 fields as in cron, and names as @daily), the bounds of the search,
-and what happens when clocks are put forward or back. The library `cronsim` parses the fields and searches the calendar
-without a time zone. Never reads a clock. All times are in ms since 1970 (UTC).
-
-When clocks are put forward, an expression for a fixed time of the day fires at the change if its time is left out. When
-they are put back, it fires at the first of the two. An expression whose minutes or hours begin with `*` follows the
-clock on the wall: it fires at no time that is left out, and twice at a time that comes twice. Debian's cron has the
-same rules.
+Owns the forms (6 fields with seconds as in NATS, 5 fields as in cron, and names like @daily), the bounds of the search,
+and the rules for clocks that are put forward or back. The library `cronsim` parses the fields and searches the calendar
+without a time zone. Never reads a clock. All times are in ms since 1970 (UTC). When clocks are put forward, some times
+of the day are skipped. When clocks are put back, some times occur twice. An expression for a fixed time of the day
+fires at the change if its time is skipped, and fires only at the first of two equal times. An expression whose minutes
+or hours begin with `*` follows the local clock: it does not fire at a skipped time, and fires twice at a time that
+occurs twice. Debian's cron has the same rules.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from cronsim import CronSim, CronSimError
 from kbroker.schedules.times import LATEST_MS, TimeFault, shown
 
 LONGEST: Final = 256
-"""The most characters of an expression."""
+"""The maximum number of characters of an expression."""
 _NAMES: Final = {
     "@yearly": "0 0 0 1 1 *",
     "@annually": "0 0 0 1 1 *",
@@ -38,21 +37,21 @@ _NAMES: Final = {
 _FIELDS: Final = re.compile(r"[0-9A-Za-z*/,#\-]+", re.ASCII)
 _ZONE: Final = re.compile(r"[A-Za-z0-9_+\-]{1,32}(?:/[A-Za-z0-9_+\-]{1,32}){0,2}", re.ASCII)
 _NO_ZONES: Final = ("posix/", "right/", "localtime", "posixrules")
-"""Names that are files of a system's time zones, but no names of IANA; those of `right/` count leap seconds."""
+"""Files of a system's time zones that are not names of IANA. The files in `right/` count leap seconds."""
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - the calendar is searched without a time zone
 _SECOND: Final = timedelta(seconds=1)
 _LAST_SECOND: Final = LATEST_MS // 1000
 _SAMPLE_YEARS: Final = (2001, 2002, 2003, 2009, 2010, 2011, 2017, 2004, 2008, 2012, 2016, 2020, 2024, 2028)
-"""Years that begin with each day of the week, with and without 29 February: no other calendar exists."""
+"""Years that begin with each day of the week, with and without 29 February. Every other year equals one of them."""
 _DAYS: Final = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _FEBRUARY: Final = 2
 _MOST_YEARS: Final = 50
 _KEPT: Final = 512
-"""How many expressions are kept; each takes some 10 kB."""
+"""The number of expressions that are kept; each takes some 10 kB."""
 
 
 class ZoneFault(TimeFault):
-    """A text is no time zone."""
+    """A text is not a time zone."""
 
 
 class Cron:
@@ -84,7 +83,7 @@ class Cron:
             raise TimeFault(f"never fires: {shown(expression)}. No month has such a day")
 
     def next_after(self, ms: int) -> int | None:
-        """Return the first time after `ms` at which it fires, in whole seconds; None if there is none in 50 years."""
+        """Return the first firing time after `ms`, in whole seconds; None if there is none in 50 years."""
         second = max(ms // 1000, 0)
         if second >= _LAST_SECOND - 86_400:
             return None
@@ -95,7 +94,7 @@ class Cron:
         return None if found >= _LAST_SECOND else found * 1000
 
     def _next(self, second: int) -> int:
-        """Return the first second after `second`; raises StopIteration, OverflowError."""
+        """Return the first second after `second` at which the expression fires; raises StopIteration, OverflowError."""
         if self._zone is None:
             return _seconds(self._search(_EPOCH + timedelta(seconds=second)))
         wall, offset = self._at(second)
@@ -131,16 +130,16 @@ class Cron:
         return next(sim)
 
     def _at(self, second: int) -> tuple[datetime, int]:
-        """Return what the zone's clock shows at a second since 1970, and its offset from UTC in s."""
+        """Return the local time of the zone at a second since 1970, and the zone's offset from UTC in s."""
         local = datetime.fromtimestamp(second, self._zone)
         offset = local.utcoffset()
         assert offset is not None
         return local.replace(tzinfo=None, fold=0), offset // _SECOND
 
     def _offsets(self, wall: datetime) -> tuple[int, int]:
-        """Return the offsets in s before and after the change at which `wall` comes twice or never, if it does.
+        """Return the offsets in s before and after the change of the clock at which `wall` occurs twice or never.
 
-        For any other time, both are equal.
+        For any other time, both offsets are equal.
         """
         first = wall.replace(tzinfo=self._zone, fold=0).utcoffset()
         second = wall.replace(tzinfo=self._zone, fold=1).utcoffset()
@@ -177,7 +176,7 @@ def _zone(name: str) -> ZoneInfo | None:
         raise ZoneFault(f"is no time zone of IANA: {shown(name)}. Use a name as Europe/Berlin")
     try:
         return ZoneInfo(name)
-    except (ValueError, OSError, KeyError):  # a name of no file, or of another file
+    except (ValueError, OSError, KeyError):  # the name belongs to no file, or to a file of another kind
         raise ZoneFault(f"is no time zone that this system knows: {shown(name)}. Use a name as Europe/Berlin") from None
 
 
@@ -194,7 +193,7 @@ def _seconds(wall: datetime) -> int:
 
 
 def _has_a_day(sim: CronSim) -> bool:
-    """Whether any day of the calendar matches. The library would search 50 years."""
+    """Whether any day of the calendar matches. Without this check, the library would search 50 years."""
     alike = {_DAYS[month]: month for month in sim.months}
     for most, month in alike.items():
         for year in _SAMPLE_YEARS:

@@ -1,7 +1,7 @@
-"""The headers of a schedule topic's records: when a record fires, how often, and where.
+"""The headers of a schedule topic's records: the time, the repetition and the target of a record.
 
-Owns the names of the headers, their meaning, the contradictions between them, and the headers of the record that is
-delivered. Never reads a clock, and never knows which topics exist. All times are in ms since 1970 (UTC).
+Owns the names of the headers, their meaning, the contradictions between them, and the headers of the delivered record.
+Never reads a clock, and never knows which topics exist. All times are in ms since 1970 (UTC).
 
     x-deliver-at         a time: ms, or RFC 3339
     x-deliver-after      a duration from the append: ms, ISO 8601 (PT5M), or a short form (1h30m); also named x-delay
@@ -34,9 +34,9 @@ TIMES: Final = frozenset({AT, AFTER, DELAY, SCHEDULE})
 """The headers that name a time; a record has exactly one."""
 _OURS: Final = TIMES | {TIMEZONE, TO, PARTITION, KEY}
 _RESERVED: Final = ("x-deliver-", "x-schedule-")
-"""How names begin that only schedule topics use; another name that begins so is most likely misspelt."""
+"""The prefixes of names that only schedule topics use. An unknown name with such a prefix is most likely misspelt."""
 FIRED_PREFIX: Final = "__schedule."
-"""How the names of the headers begin that only the broker adds."""
+"""The prefix of the headers that only the broker adds."""
 _REMOVED: Final = (*_RESERVED, FIRED_PREFIX)
 
 SHORTEST_REPEAT_MS: Final = 1000
@@ -49,13 +49,13 @@ class ScheduleError(Exception):
 
 
 class Every(NamedTuple):
-    """Fires at `first_ms`, and each `interval_ms` after it."""
+    """Fires at `first_ms`, and then every `interval_ms`."""
 
     first_ms: int
     interval_ms: int
 
     def next_after(self, ms: int) -> int | None:
-        """Return the first time after `ms` at which it fires; None after the year 9999."""
+        """Return the first time after `ms` at which the schedule fires; None after the year 9999."""
         if ms < self.first_ms:
             return self.first_ms
         found = ms + self.interval_ms - (ms - self.first_ms) % self.interval_ms
@@ -63,14 +63,14 @@ class Every(NamedTuple):
 
 
 Repeat = Every | Cron
-"""How a record fires again. `next_after(ms)` returns the next time, which is greater than `ms`, or None."""
+"""The repetition of a record. `next_after(ms)` returns the next time after `ms`, or None."""
 
 
 class Schedule(NamedTuple):
-    """When a record fires, and where."""
+    """The time at which a record fires, its repetition, and its target."""
 
     due_ms: int
-    """The first time at which it fires; at least the time of the record's append."""
+    """The first time at which the record fires; at least the time of the record's append."""
     repeat: Repeat | None
     topic: str
     """The target."""
@@ -86,10 +86,11 @@ def is_ours(name: str) -> bool:
 
 
 def read_schedule(key: bytes | None, headers: Headers, stamp_ms: int, default_target: str) -> Schedule | None:
-    """Return what a record's headers say; None if it has no header of a schedule. Raises ScheduleError.
+    """Return the schedule in a record's headers; None if the record has no header of a schedule.
 
-    `stamp_ms` is the time of its append; `default_target` is the topic's `schedule.target.topic`, or "". A record
-    without a value cancels its key, which is not decided here.
+    Raises ScheduleError. `stamp_ms` is the time of the record's append; `default_target` is the topic's
+    `schedule.target.topic`, or "". A record without a value cancels the schedule with its key; this function does not
+    decide that.
     """
     found: dict[str, bytes | None] = {}
     for name, value in headers:
@@ -123,7 +124,7 @@ def _not_one_time(named: frozenset[str]) -> str:
 
 
 def _when(name: str, text: str, found: dict[str, bytes | None], stamp_ms: int) -> tuple[int, Repeat | None]:
-    """Return the time at which a record fires, and how it repeats; raises TimeFault, ScheduleError."""
+    """Return the time at which a record fires, and its repetition; raises TimeFault, ScheduleError."""
     command, _, rest = text.partition(" ")
     if name == SCHEDULE and command not in ("@at", "@every"):
         zone = _text(TIMEZONE, found[TIMEZONE]) if TIMEZONE in found else "UTC"
@@ -145,7 +146,10 @@ def _when(name: str, text: str, found: dict[str, bytes | None], stamp_ms: int) -
 
 
 def next_of_cron(expression: str, timezone: str, after_ms: int) -> tuple[int, Cron]:
-    """Return the first time after `after_ms`, and the expression. Raises TimeFault, ScheduleError."""
+    """Return the first time after `after_ms` at which an expression fires, and the expression.
+
+    Raises TimeFault, ScheduleError.
+    """
     try:
         repeat = cron(expression, timezone)
     except ZoneFault as fault:
@@ -194,9 +198,10 @@ def _partition(text: str) -> int:
 def fired_headers(
     headers: Iterable[tuple[str, bytes | None]], topic: str, partition: int, offset: int, at_ms: int
 ) -> Headers:
-    """Return the headers of the delivered record: the others of the record, and where and for when it was scheduled.
+    """Return the headers of the delivered record: its other headers, and the headers about its place and its time.
 
-    `at_ms` is the time at which it was due. Headers of schedules are removed, as are headers that look like ours.
+    The latter are the topic, the partition and the offset of the schedule, and `at_ms`, at which the record was due.
+    Headers of schedules are removed, and so are headers that look like headers of the broker.
     """
     return (
         *((name, value) for name, value in headers if not (name.startswith(_REMOVED) or name in _OURS)),
@@ -208,6 +213,6 @@ def fired_headers(
 
 
 def size_of_fired_headers(topic: str) -> int:
-    """Return the most bytes by which `fired_headers` makes a record larger."""
+    """Return the maximum number of bytes by which `fired_headers` makes a record larger."""
     names = sum(len(FIRED_PREFIX) + len(name) for name in ("topic", "partition", "offset", "at"))
     return names + len(topic) + len(str(_MOST_PARTITION)) + len(str(2**63)) + len(str(LATEST_MS)) + 4 * 2 * 2 + 4

@@ -1,15 +1,17 @@
-"""Marks in the log of a schedule topic: what the broker is about to deliver, and what it has delivered.
+"""Marks in the log of a schedule topic: the deliveries that the broker is about to make, and their outcomes.
 
-Owns their form. The leader of a partition writes marks as records of control batches of a type of their own, which
-consumers skip: their producer id is -1, so they belong to no transaction. Never decides when a mark is written.
+Owns the form of marks. The leader of a partition writes marks as records of control batches. Consumers skip these
+records, because they have a type of their own. Their producer id is -1, so they belong to no transaction. Never decides
+when a mark is written.
 
-A batch contains one or more marks. The key of each is 4 bytes, as of all control records: a version and the type. The
-value begins with its own version and the kind of the mark. Numbers are big-endian, times are ms since 1970 (UTC).
+A batch contains one or more marks. The key of each mark has 4 bytes, like the key of all control records: a version and
+the type. The value begins with its own version and the kind of the mark. Numbers are big-endian, times are ms since
+1970 (UTC).
 
     INTENT   these records are due, and go to this partition with this producer id, epoch and sequence, in one batch
     DONE     the outcome of an intent: delivered, with the next times of those that repeat, or refused and not appended
-    BEGIN    from here on, the records of the topic are schedules; with the topic's default target, and the one before
-    PAUSE    from here on they are not, because schedule.enable was removed; with the default target before
+    BEGIN    from here on, the topic's records are schedules; with the topic's default target, and the target before
+    PAUSE    from here on they are not schedules, because schedule.enable was removed; with the default target before
 """
 
 from __future__ import annotations
@@ -24,9 +26,12 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import Record, build_batch, read_records
 
 CONTROL_VERSION: Final = 1
-"""Not Kafka's 0: librdkafka logs a warning for each record of an unknown type of version 0, and skips this silently."""
+"""Not Kafka's 0: librdkafka logs a warning for each record of an unknown type of version 0.
+
+It skips version 1 silently.
+"""
 CONTROL_TYPE: Final = 0x4B53
-"""A type that Apache Kafka does not know; it calls it UNKNOWN."""
+"""A type that Apache Kafka does not know, and calls UNKNOWN."""
 _KEY: Final = struct.Struct(">hh")
 KEY: Final = _KEY.pack(CONTROL_VERSION, CONTROL_TYPE)
 _VERSION: Final = 0
@@ -36,27 +41,27 @@ _INTENT_FIELDS: Final = struct.Struct(">qh16siiH")
 _DONE_FIELDS: Final = struct.Struct(">qhqq")
 _COUNT: Final = struct.Struct(">i")
 _BEFORE: Final = b"\0"
-"""Stands before the earlier target, if it is known: no name of a topic contains it."""
+"""The byte before the earlier target, if that target is known. No name of a topic contains this byte."""
 _MOST: Final = 1 << 30
 
 
 class Due(NamedTuple):
-    """A record of the schedule topic, and the time at which it is or was due."""
+    """A record of the schedule topic, by its offset, and the time at which the record is or was due."""
 
     offset: int
     due_ms: int
 
 
 class Dues(Sequence[Due]):
-    """Many records and times as two columns, which take no object for each. Compares as a tuple of them."""
+    """Many Due values as two columns, without an object for each value. Compares like a tuple of Due values."""
 
     __slots__ = ("offsets", "times")
 
     def __init__(self, offsets: array[int] | None = None, times: array[int] | None = None) -> None:
-        """Both have the type `q`, and the same length."""
+        """Create the columns. Both arrays have the type `q`, and the same length."""
         self.offsets: array[int] = array("q") if offsets is None else offsets
         self.times: array[int] = array("q") if times is None else times
-        """When the records at the same places were due."""
+        """The times at which the records in `offsets` were due, in the same order."""
 
     @classmethod
     def of(cls, dues: Iterable[Due]) -> Dues:
@@ -116,28 +121,31 @@ class Done(NamedTuple):
 
     intent: int
     error_code: int = 0
-    """0 if the records were appended; otherwise the error of the target, and nothing was appended."""
+    """0 if the records were appended. Otherwise nothing was appended, and this is the error of the target."""
     base_offset: int = -1
-    """The offset of the first record in the target, -1 if it is not known or nothing was appended."""
+    """The offset of the first record in the target; -1 if it is unknown, or if nothing was appended."""
     retry_ms: int = -1
-    """After an error: the time from which on the records are tried again."""
+    """After an error: the time after which the records are tried again."""
     following: Sequence[Due] = ()
     """The records that repeat, with their next times."""
     message: str = ""
 
 
 class Begin(NamedTuple):
-    """The following records are schedules. `target` is the topic for records that name none, or ""."""
+    """The following records are schedules. `target` is the topic for records that do not name a target, or ""."""
 
     target: str
     is_change: bool = False
     """Whether the topic was no schedule topic directly before. The first mark in a log decides on earlier records."""
     before: str | None = None
-    """The target directly before, which counts for earlier records if their own mark is deleted; None if not known."""
+    """The target directly before this mark; None if unknown.
+
+    It applies to earlier records whose own mark is deleted.
+    """
 
 
 class Pause(NamedTuple):
-    """The following records are no schedules. `before` is that of `Begin`."""
+    """The following records are not schedules. `before` is as in `Begin`."""
 
     before: str | None = None
 
@@ -151,7 +159,7 @@ def build_marks(marks: Iterable[Mark], now_ms: int) -> bytes:
 
 
 def read_marks(batch: bytes | memoryview) -> Iterator[tuple[int, Mark]]:
-    """Yield the offsets and the marks of a control batch; other control records, as of transactions, are left out.
+    """Yield the offsets and the marks of a control batch; leave out other control records (of transactions).
 
     Raises Malformed.
     """
@@ -189,7 +197,7 @@ def value_of(mark: Mark) -> bytes:
 
 
 def mark_in(data: bytes) -> Mark | None:
-    """Return the mark in the value of a record; None for one of a later version.
+    """Return the mark in the value of a record; None for a mark of a later version.
 
     Raises struct.error, IndexError or UnicodeDecodeError.
     """
@@ -234,7 +242,7 @@ def _unpack_dues(data: bytes, position: int) -> tuple[Dues, int]:
 
 
 def _swapped(numbers: array[int]) -> array[int]:
-    """Return big-endian numbers as native ones, or the other way."""
+    """Convert big-endian numbers to native numbers, or native numbers to big-endian numbers."""
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers

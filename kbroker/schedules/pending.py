@@ -1,10 +1,10 @@
-"""What is pending in one partition of a schedule topic, from its records and marks in the order of the log.
+"""The pending records of one partition of a schedule topic, by its records and marks in the order of the log.
 
-Owns the replay for readers that know only the log, as Kafka's protocol shows it: verbs and the console. The broker has
+Owns the replay for readers that know only the log as Kafka's protocol returns it: verbs and the console. The broker has
 an index of its own with the same rules. Never reads a log or a clock. Times are in ms since 1970 (UTC).
 
-The records before the first mark that begins or pauses schedules count only if that mark does not begin them: the topic
-was no schedule topic then.
+The first Begin or Pause mark decides on the records before it. If it has changed the topic to a schedule topic, they do
+not count, because the topic was no schedule topic then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.schedules.marks import Begin, Done, Due, Intent, Mark, Pause
 
 
 class Failure(NamedTuple):
-    """Why the target refused a record at the last try."""
+    """The reason why the target refused a record at the last try."""
 
     code: int
     """Kafka's error code."""
@@ -29,32 +29,32 @@ class Failure(NamedTuple):
 
 
 class PendingRecords:
-    """The pending records of one partition. It keeps some 250 bytes for each: no values, and hashes for keys."""
+    """The pending records of one partition. Each takes some 250 bytes: values are not kept, and keys only as hashes."""
 
     def __init__(self, default_target: str) -> None:
-        """Begin at the start of the log. `default_target` counts until a mark names another one."""
+        """Begin at the start of the log. `default_target` applies until a mark names another target."""
         self.target = default_target
         self.due: dict[int, int] = {}
-        """When each pending record is due, by its offset."""
+        """The time at which each pending record is due, by the record's offset."""
         self.delivering: dict[int, int] = {}
-        """When each record that is being delivered now was due, by its offset."""
+        """The time at which each record in delivery was due, by the record's offset."""
         self.failures: dict[int, Failure] = {}
         self.delivered = 0
-        """How many deliveries the log still shows."""
+        """The number of deliveries in the part of the log that still exists."""
         self.wrong = 0
-        """How many records are no schedules although they should be."""
+        """The number of records that should be schedules, but are not valid."""
         self._is_active = True
         self._has_toggled = False
         self._targets: list[tuple[int, str]] = [(0, default_target)]
-        """The default targets, each with the offset from which on it counts."""
+        """The default targets, each with the offset from which on it applies."""
         self._by_key: dict[int, int] = {}
         self._keys: dict[int, int] = {}
         self._intents: dict[int, Sequence[Due]] = {}
         self._replaced: set[int] = set()
-        """Records that are being delivered, and do not come back."""
+        """The records in delivery that do not become pending again."""
 
     def take(self, offset: int, stamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
-        """Replay a committed record. `stamp_ms` is its timestamp, the time of its append."""
+        """Replay a committed record. `stamp_ms` is its timestamp: the time of its append."""
         if not self._is_active:
             return
         if value is None:
@@ -89,7 +89,7 @@ class PendingRecords:
             self._toggle(offset, mark)
 
     def find(self, key: bytes) -> int | None:
-        """Return the offset of the record with a key that is pending or being delivered; None if there is none."""
+        """Return the offset of the pending record, or the record in delivery, with a key; None if there is none."""
         return self._by_key.get(hash(key))
 
     def target_of(self, offset: int) -> str:
@@ -98,7 +98,7 @@ class PendingRecords:
         return self._targets[max(place - 1, 0)][1]
 
     def due_of(self, offset: int) -> int:
-        """Return when a record is due that is pending or being delivered."""
+        """Return the time at which a record, pending or in delivery, is due."""
         return self.due[offset] if offset in self.due else self.delivering[offset]
 
     def _end(self, mark: Done) -> None:
@@ -118,12 +118,12 @@ class PendingRecords:
             self.due[due.offset] = next_ms
             if (
                 mark.error_code and mark.retry_ms >= 0
-            ):  # otherwise the records are tried again at once, in smaller batches
+            ):  # otherwise the records are tried again immediately, in smaller batches
                 self.failures[due.offset] = Failure(mark.error_code, mark.message, mark.retry_ms)
 
     def _toggle(self, offset: int, mark: Begin | Pause) -> None:
         if not self._has_toggled and mark.before is not None:
-            self._targets[0] = 0, mark.before  # earlier records were written with it
+            self._targets[0] = 0, mark.before  # earlier records were written with this target
         if isinstance(mark, Begin):
             if not self._has_toggled and mark.is_change:
                 self._clear()
@@ -139,7 +139,7 @@ class PendingRecords:
         self.wrong = 0
 
     def _remove(self, key: bytes) -> None:
-        """Remove what is pending with a key."""
+        """Remove the pending record with a key."""
         offset = self._by_key.pop(hash(key), None)
         if offset is None:
             return

@@ -1,11 +1,11 @@
-"""The check of the records that clients produce to a schedule topic: what could not fire is refused at once.
+"""The check of records that clients produce to a schedule topic: records that cannot fire are refused immediately.
 
 Owns the verdicts, their order and texts, and the size of a delivered record. The meaning of headers is in language.py.
 Never appends, and never schedules.
 
-A record passes if its headers name a time and a target, the target can take it now, and its producer may write there.
-A record with a key and without a value cancels its key, and has no headers of a schedule. A target can change later:
-then the record stays pending with an error.
+A record passes if its headers name a time and a target, if the target can accept it now, and if its producer has the
+right to write to the target. A record with a key and without a value cancels the schedule with its key, and has no
+headers of a schedule. If the target changes later, the record stays pending with an error.
 """
 
 from __future__ import annotations
@@ -36,32 +36,35 @@ from kbroker.schedules.targets import target_fault
 from kbroker.schedules.times import LATEST_MS
 
 MOST_HEADERS: Final = 1000
-"""The most headers of a record of a schedule topic: they are read in one step."""
+"""The maximum number of headers of a record of a schedule topic, because all are read in one step."""
 LONGEST_NAME: Final = 512
-"""The most bytes of a header's name, in UTF-8: other bytes would grow where a client decodes them."""
+"""The maximum size of a header's name in bytes.
+
+It must be UTF-8, because clients decode other bytes to longer texts.
+"""
 AT_ONCE: Final = 4
-"""How many larger unpacked batches are in memory at the same time."""
+"""The maximum number of larger unpacked batches in memory at the same time."""
 _SMALL: Final = 64 << 10
-"""The bytes of unpacked records up to which a batch need not wait for `room`."""
+"""The size in bytes of unpacked records up to which a batch does not wait for `room`."""
 _LEAST_UNPACKED, _UNPACKED_TIMES, _MOST_UNPACKED = 16 << 20, 16, 64 << 20
 """A batch may decompress to this multiple of the largest message, within these bounds in bytes."""
 _RECORD_WORK, _WORK = 8, 256
-"""The work of a record beside its headers, as a number of headers, and the work between two turns: about 0.7 ms."""
+"""The work of a record without its headers, and the work between two turns (about 0.7 ms), as numbers of headers."""
 _SIZE_SHIFT: Final = 14
-"""By which the bytes of a record are shifted to count as work: the names of its headers are decoded."""
+"""The shift that converts the size of a record to work, because the names of its headers are decoded."""
 _LONG: Final = 512
-"""Fields with more bytes are not copied: no header of schedules is so long."""
+"""Fields with more bytes are not copied, because no header of schedules is so long."""
 _PAUSE_S: Final = 0.02
 _LARGEST_OFFSET: Final = 2**63 - 1
 _NUMBERS: Final = 16
-"""The most bytes of a single record's numbers in a batch of its own, without the lengths of its fields."""
+"""The maximum size in bytes of a single record's numbers in a batch of its own, without the lengths of its fields."""
 
 
 class Topics(Protocol):
     """The topics of the cluster, and their settings on this broker."""
 
     patience_s: float
-    """How long a new topic may be unknown to this broker, in seconds: another broker tells it of topics."""
+    """The seconds for which a new topic may be unknown to this broker, because the change comes from another broker."""
 
     @property
     def state(self) -> ClusterState:
@@ -75,19 +78,19 @@ class _Read(NamedTuple):
     """The parts of a record that the check needs."""
 
     place: int
-    """Its place in the batch that the client sent."""
+    """The place of the record in the batch that the client sent."""
     key: bytes | None
     size: int
-    """The bytes of the record, without those of its length."""
+    """The size of the record in bytes, without the bytes of its length."""
     value_size: int
-    """-1 for a record without value."""
+    """The size of the value in bytes; -1 for a record without value."""
     headers: Headers
     fault: str | None
-    """Why the headers are refused."""
+    """The reason why the headers are refused."""
 
 
 class _Target(NamedTuple):
-    """What is known of a target for one batch."""
+    """The knowledge about a target for one batch."""
 
     fault: str | None
     is_allowed: bool
@@ -96,7 +99,7 @@ class _Target(NamedTuple):
 
 
 class ScheduleChecks:
-    """The checks of one topic (`RecordChecks`). The topics of a broker share `room`, a bound on unpacked batches."""
+    """The checks of one topic (`RecordChecks`). The topics of a broker share `room`, the limit on unpacked batches."""
 
     def __init__(self, topic: str, topics: Topics, now_ms: Callable[[], int], room: asyncio.Semaphore) -> None:
         self._topic = topic
@@ -107,7 +110,7 @@ class ScheduleChecks:
         self._check: ScheduleCheck | None = None
 
     def under(self, config: LogConfig) -> ScheduleCheck:
-        """Return the check for a config with schedules; the same object for the same config."""
+        """Return the check for a config with schedules. The same config gets the same object."""
         check = self._check
         if check is None or self._config is not config:
             target = config.schedule_target_topic
@@ -127,7 +130,7 @@ class ScheduleCheck:
         self._room = room
         self._topic = topic
         self._more = HEADER_SIZE + _NUMBERS + size_of_fired_headers(topic)
-        """More bytes than a delivered record has beyond those of the record and of its key."""
+        """An upper bound of the bytes that a delivered record has in addition to the record and its key."""
         self._default = default_target
         self._topics = topics
         self._now_ms = now_ms
@@ -155,7 +158,7 @@ class ScheduleCheck:
         found.refuse()
 
     async def _have_appeared(self, names: set[str]) -> bool:
-        """Wait until this broker knows some topics; return False if it does not in time."""
+        """Wait until this broker knows some topics; return False if it does not know them in time."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._topics.patience_s
         while not names <= self._topics.state.topics.keys():
@@ -211,7 +214,7 @@ class ScheduleCheck:
             number = "1 partition" if target.partitions == 1 else f"{target.partitions} partitions"
             text = f"{schedule.topic} has {number}, and none with number {schedule.partition}"
             found.add(record.place, text)
-        elif record.size + len(schedule.key or b"") + self._more > target.max_bytes:  # it may be too large
+        elif record.size + len(schedule.key or b"") + self._more > target.max_bytes:  # the result may be too large
             size = self._size(record, schedule.key)
             if size > target.max_bytes:
                 found.is_too_large(record.place, schedule.topic, size, target.max_bytes)
@@ -226,7 +229,7 @@ class ScheduleCheck:
         return _Target(None, True, len(found.partitions), self._topics.settings_of(found).max_message_bytes)
 
     def _size(self, record: _Read, key: bytes | None) -> int:
-        """Return the most bytes of the delivered record's batch, if it is alone in the batch."""
+        """Return the maximum size in bytes of the delivered record's batch, if the batch has no other record."""
         headers = fired_headers(record.headers, self._topic, 2**31 - 1, _LARGEST_OFFSET, LATEST_MS)
         size = HEADER_SIZE + _NUMBERS + _field(-1 if key is None else len(key)) + _field(record.value_size)
         return size + sum(
@@ -240,7 +243,7 @@ class _Verdicts:
     def __init__(self) -> None:
         self._errors: list[tuple[int, str | None]] = []
         self.missing: set[str] = set()
-        """Targets that this broker does not know."""
+        """The targets that this broker does not know."""
         self._count = self._too_large = 0
 
     def add(self, index: int, text: str) -> None:
@@ -256,10 +259,10 @@ class _Verdicts:
         self.add(index, f"{text} (max.message.bytes)")
 
     def refuse(self) -> None:
-        """Raise AppendError if a record is bad: with the code for too large records if all bad ones are too large.
+        """Raise AppendError if a record is bad.
 
-        A missing right on a target has no code of its own: clients would believe that TOPIC_AUTHORIZATION_FAILED is
-        about the topic to which they produce.
+        If all bad records are too large, the code is that for too large records. A missing right on a target has no
+        code of its own, because clients would relate TOPIC_AUTHORIZATION_FAILED to the topic to which they produce.
         """
         if not self._count:
             return
@@ -337,7 +340,7 @@ def _headers(data: memoryview, position: int, count: int) -> Headers:
 
 
 def _content(data: memoryview, position: int, size: int) -> bytes | None:
-    """Return a field. Of a long one, nothing but its size is of interest."""
+    """Return a field. Of a long field, only its size is needed."""
     if size < 0:
         return None
     content = data[position : position + size]
@@ -350,6 +353,6 @@ def _is_costly(record: _Read) -> bool:
 
 
 def _field(size: int) -> int:
-    """Return the bytes of a field of `size` bytes with its length; -1 stands for a missing one."""
+    """Return the number of bytes of a field of `size` bytes with its length; -1 stands for a missing field."""
     doubled = size * 2 if size >= 0 else 1
     return max(size, 0) + max((doubled.bit_length() + 6) // 7, 1)

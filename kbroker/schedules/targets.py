@@ -1,6 +1,6 @@
-"""Which topics can be the target of a schedule topic.
+"""The rules by which a topic can be the target of a schedule topic.
 
-Owns these rules and their texts. The right to write to a target is checked elsewhere (produce_check.py).
+Owns these rules and their texts. produce_check.py checks the right to write to a target.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 ENABLE: Final = "schedule.enable"
 TARGET: Final = "schedule.target.topic"
 VIEW: Final = "view.source"
-"""The config of a topic that stores nothing itself."""
+"""The config that only a view has: a topic that stores nothing itself."""
 
 
 def is_schedule_topic(configs: Mapping[str, str]) -> bool:
@@ -23,7 +23,7 @@ def is_schedule_topic(configs: Mapping[str, str]) -> bool:
 
 
 def target_fault(topic: str, target: str, topics: Mapping[str, TopicState]) -> str | None:
-    """Return why records of the schedule topic `topic` cannot go to `target`; None if they can."""
+    """Return the reason why records of the schedule topic `topic` cannot be delivered to `target`; None if they can."""
     if target == topic:
         return f"{target} cannot be its own target"
     if target in INTERNAL_TOPICS:
@@ -39,9 +39,9 @@ def target_fault(topic: str, target: str, topics: Mapping[str, TopicState]) -> s
 
 
 def config_fault(topic: str, configs: Mapping[str, str]) -> str | None:
-    """Return why a topic with these configs cannot be a schedule topic; None if it can, or is none.
+    """Return the reason why a topic with these configs cannot be a schedule topic.
 
-    The target may be created later.
+    Return None if it can be one, or if `schedule.enable` is not set. The target may be created later.
     """
     if not is_schedule_topic(configs):
         return None

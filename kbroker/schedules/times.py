@@ -1,6 +1,7 @@
 """Times and durations as text: RFC 3339, ISO 8601, and the short form `1h30m`.
 
-Owns these forms, their bounds, and the texts about faults. Never reads a clock. All times are in ms since 1970 (UTC).
+Owns these forms, their bounds, and the texts about invalid times. Never reads a clock. All times are in ms since 1970
+(UTC).
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 LATEST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999, the latest time that can be named."""
+"""The end of the year 9999: the latest possible time."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _LONGEST: Final = 128
-"""The most characters of a time or a duration."""
+"""The maximum number of characters of a time or a duration."""
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DIGITS: Final = re.compile(r"[0-9]+", re.ASCII)
@@ -29,7 +30,7 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400
 
 
 class TimeFault(ValueError):  # noqa: N818 - it becomes a part of another error
-    """A text is no time, or no duration; the message completes the sentence "<name> ..."."""
+    """A text is not a time, or not a duration. The message completes the sentence "<name> ..."."""
 
 
 def read_time(text: str) -> int:
@@ -102,7 +103,7 @@ def _short_duration(text: str) -> int | None:
 
 
 def _part_ms(fraction: str | None, unit_ms: int) -> int:
-    """Return the digits after a decimal point, as a part of a unit, in ms, rounded up."""
+    """Return the digits after a decimal point of a unit as a number of ms, rounded up."""
     if not fraction:
         return 0
     return -(-int(fraction) * unit_ms // int(f"1{'0' * len(fraction)}"))
@@ -115,7 +116,7 @@ def _in_bounds(ms: int, text: str) -> int:
 
 
 def as_text(ms: int) -> str:
-    """Return a time as RFC 3339 in UTC, without a fraction if it has none."""
+    """Return a time as RFC 3339 in UTC; without a fraction for a complete second."""
     if not 0 <= ms <= LATEST_MS:
         return str(ms)
     text = (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds" if ms % 1000 else "seconds")
@@ -123,5 +124,5 @@ def as_text(ms: int) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a text of a client for a message: in quotes, escaped, and cut."""
+    """Return a client's text in the form for a message: in quotes, escaped, and cut."""
     return ascii(text if len(text) <= 60 else f"{text[:60]}...")

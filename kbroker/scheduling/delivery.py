@@ -1,10 +1,9 @@
-"""The delivery of one intent: its batch goes to its target until the outcome is known.
+"""The delivery of one intent: its batch is sent to its target until the outcome is known.
 
-Owns the retries, and what each error means: nothing was appended, or nobody knows. Because the producer id, epoch and
-sequence stay the same, the target appends the batch once, however often it is sent, and by whomever.
-
-An error that says that nothing was appended is not believed while an earlier request could still arrive: after an
-unknown outcome, or after another broker may have sent the batch, the batch is sent again for a while.
+Owns the retries, and the meaning of each error: nothing was appended, or the outcome is unknown. The producer id, epoch
+and sequence stay the same. So the target appends the batch once, even if several brokers send it several times. After
+an error with the meaning that nothing was appended, an earlier request could still arrive. So the batch is sent again
+for a while if an earlier outcome was unknown, or if another broker may have sent the batch.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from kbroker.scheduling.shared import Shared
 log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.05, 5.0
 LINGERING_MS: Final = 65_000
-"""How long a request whose sender has given up may still arrive, in ms: more than its timeout."""
+"""The time in ms for which a request may still arrive after its sender has given up: more than its timeout."""
 _ABSENT_MS: Final = 5_000
-"""How long a topic must be unknown until it counts as deleted, in ms: a broker may learn of topics late."""
+"""The time in ms for which a topic must be unknown before it counts as deleted: a broker may learn of topics late."""
 _UNKNOWN: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -36,8 +35,10 @@ _UNKNOWN: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Errors after which the batch may have been appended. (A leader that resigns while it waits for its followers answers
-NOT_LEADER_OR_FOLLOWER.)"""
+"""Errors after which the batch may have been appended.
+
+(A leader that resigns while it waits for its followers returns NOT_LEADER_OR_FOLLOWER.)
+"""
 _AGAIN: Final = _UNKNOWN | {
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.LEADER_NOT_AVAILABLE,
@@ -57,11 +58,11 @@ OF_THE_PRODUCER: Final = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""Errors after which another producer id is needed: the target has lost records of this one."""
+"""Errors after which another producer id is needed, because the target has lost records of the present one."""
 
 
 class Delivery:
-    """Sends one intent. `was_sent` says whether another broker, or an earlier process, may have sent it."""
+    """Sends one intent. `was_sent` is whether another broker, or an earlier process, may have sent the intent."""
 
     def __init__(self, shared: Shared, source: Source, intent: Intent, *, was_sent: bool) -> None:
         self._shared = shared
@@ -77,9 +78,10 @@ class Delivery:
     async def run(
         self, chosen: Chosen | None, batch: memoryview | None, on_failure: Callable[[], None] = lambda: None
     ) -> tuple[ErrorCode, Chosen | None]:
-        """Send until the outcome is known. Return it, with the records if they were appended.
+        """Send until the outcome is known.
 
-        `on_failure` is called after each try without outcome.
+        Return the outcome, with the records if they were appended. `on_failure` is called after each try without
+        outcome.
         """
         pause = _FIRST_PAUSE_S
         intent, shared = self._intent, self._shared
@@ -113,7 +115,7 @@ class Delivery:
                 return code, None
             if code not in _AGAIN and now >= self._doubt_until:
                 return code, None
-            chosen = batch = None  # they would use memory during the pause
+            chosen = batch = None  # the records would use memory during the pause
             on_failure()
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MOST_PAUSE_S)

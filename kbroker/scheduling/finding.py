@@ -1,6 +1,7 @@
-"""Finds records of a schedule topic by their offsets: some batches at a time, within a bound of memory.
+"""Finds records of a schedule topic by their offsets: some batches at a time, with bounded memory.
 
-Owns what is read from the log, in which pieces, and how much is read ahead. Never decides what is due.
+Owns the choice and the size of the pieces that are read from the log, and the limit on reading ahead. Never decides
+which records are due.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from kbroker.scheduling.shared import BATCH_RECORDS
 
 _NEAR_BYTES, _FAR_BYTES = 1 << 20, 1 << 16
 _NEAR: Final = 1000
-"""How many offsets apart two wanted records may be so that they are read together."""
+"""The maximum distance, in offsets, of two wanted records that are read together."""
 _FIRST_CHUNK, _CHUNK_BYTES = 64, 1 << 22
 _UNPACKED: Final = 1 << 22
-"""The most bytes of an uncompressed batch that is held as a whole."""
+"""The maximum size in bytes of an uncompressed batch that is kept in memory as a whole."""
 _KEPT: Final = 8
-"""How many pieces of neighbouring records are kept, because several lanes need the same ones."""
+"""The number of pieces of neighbouring records that are kept, because several lanes need the same pieces."""
 NUMBER_SHIFT: Final = 32
-"""A place is the number of some data, shifted by this, and the position there."""
+"""A place is the number of a piece of data, shifted left by this number of bits, plus the position in the piece."""
 
 
 class _Piece:
-    """Neighbouring batches as they lie in the log. Their headers are read when they are needed."""
+    """Neighbouring batches in the form of the log. Their headers are read only when they are needed."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -45,7 +46,7 @@ class _Piece:
         self._sound: dict[int, bool] = {}
 
     async def batch_with(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Return the last batch that does not begin after an offset, with its position; None if this is not here."""
+        """Return position and header of the last batch that begins at or before an offset; None if it is not here."""
         while self._known_to < offset:
             try:
                 found = next(self._coming, None)
@@ -63,7 +64,10 @@ class _Piece:
         return None if place < 0 else (self._positions[place], self._headers[place])
 
     def is_sound(self, position: int, header: BatchHeader) -> bool:
-        """Whether a batch has the right checksum: a damaged record must not be delivered with a new one."""
+        """Whether a batch has the right checksum.
+
+        A damaged record must not be delivered with a new, correct checksum.
+        """
         known = self._sound.get(position)
         if known is None:
             batch = memoryview(self.data)[position : position + header.size]
@@ -75,7 +79,7 @@ class _Piece:
         return self._headers[bisect_right(self._positions, position) - 1]
 
     def may_have(self, offset: int) -> bool:
-        """Whether an offset is between those of the batches that are known."""
+        """Whether an offset is in the range of the batches whose headers were read."""
         return bool(self._bases) and self._bases[0] <= offset <= self._known_to
 
 
@@ -84,18 +88,18 @@ class Found:
 
     def __init__(self) -> None:
         self.places: dict[int, int] = {}
-        """Where records begin, by their offsets."""
+        """The places at which records begin, by the records' offsets."""
         self.size = 0
-        """How many bytes keep them in memory."""
+        """The number of bytes in memory that these records need."""
         self._pieces: list[tuple[bytes, BatchHeader | _Piece]] = []
         self._decoded: dict[int, Record] = {}
 
     def data(self, place: int) -> bytes:
-        """Return the bytes in which a place is."""
+        """Return the piece of data that contains a place."""
         return self._pieces[place >> NUMBER_SHIFT][0]
 
     def get(self, offset: int) -> Raw | Record | None:
-        """Return a record; None if it is not there, or cannot be read."""
+        """Return a record; None if it was not found, or cannot be read."""
         place = self.places.get(offset)
         if place is None:
             return self._decoded.get(offset)
@@ -104,20 +108,23 @@ class Found:
         return raw_at(data, position, header.header_at(position) if isinstance(header, _Piece) else header)
 
     def add(self, data: bytes, header: BatchHeader | _Piece) -> int:
-        """Add bytes of a batch, or of several. Return what is added to positions in it to get places."""
+        """Add the bytes of one or several batches.
+
+        Return the number that turns a position in these bytes into a place.
+        """
         if not self._pieces or self._pieces[-1][0] is not data:
             self._pieces.append((data, header))
             self.size += len(data)
         return len(self._pieces) - 1 << NUMBER_SHIFT
 
     def decoded(self, record: Record, size: int) -> None:
-        """Add a record of a batch that is too large to be held."""
+        """Add a record of a batch that is too large for keeping it in memory."""
         self._decoded[record.offset] = record
         self.size += size
 
 
 class Finder:
-    """Finds records of one partition. While it is used, as a context, it keeps what was read last."""
+    """Finds records of one partition. While it is used as a context, it keeps the pieces that were read last."""
 
     def __init__(self, records: PartitionLog) -> None:
         self._log = records
@@ -134,7 +141,7 @@ class Finder:
             self._kept.clear()
 
     async def in_order(self, rows: DueRows) -> AsyncIterator[tuple[DueRows, Found]]:
-        """Yield some rows with their records, and then more: few are read ahead, so memory has a bound."""
+        """Yield rows with their records, some rows at a time. Only few records are read ahead, so memory is bounded."""
         start = 0
         while start < len(rows):
             count = self._chunk
@@ -145,7 +152,7 @@ class Finder:
             self._chunk = max(min(8 * count, _CHUNK_BYTES * len(chunk) // max(found.size, 1), BATCH_RECORDS), 1)
 
     async def _read(self, offsets: array[int]) -> Found:
-        """Return the records at some offsets. Those that are not there or cannot be read are left out."""
+        """Return the records at some offsets. Records that are missing or cannot be read are left out."""
         wanted = array("q", sorted(offsets))
         found = Found()
         place = 0
@@ -155,11 +162,11 @@ class Finder:
             if piece is not None:
                 place = await self._take_all(piece, wanted, place, found)
             if place == before:
-                place += 1  # it is below the log's start, or damaged
+                place += 1  # the record is before the log's start, or damaged
         return found
 
     def _piece(self, wanted: array[int], place: int) -> _Piece | None:
-        """Return batches from that of a wanted record on; None if it cannot be read."""
+        """Return batches, beginning with the batch of a wanted record; None if that batch cannot be read."""
         first = wanted[place]
         if first < self._log.log_start_offset:
             return None
@@ -212,7 +219,7 @@ class Finder:
             pass  # the rest of the batch cannot be read
 
     async def _unpacked(self, batch: memoryview, header: BatchHeader) -> bytes | None:
-        """Return the records of a compressed batch; None if they are too many bytes."""
+        """Return the records of a compressed batch; None if they have too many bytes."""
         pieces: list[bytes] = []
         size = 0
         for piece in unpack(header.codec, batch[HEADER_SIZE:], self._log.config.max_decompressed_message_bytes):

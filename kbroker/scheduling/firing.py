@@ -1,7 +1,7 @@
-"""Builds the batches that a schedule topic delivers: its due records, as their targets get them.
+"""Builds the batches that a schedule topic delivers: its due records, in the form that their targets get.
 
-Owns the choice of the records that go together, and the form of a delivered record: its key, its value, and its headers
-without those of schedules. finding.py reads them. Never decides what is due, and never sends.
+Owns the choice of the records for one batch, and the form of a delivered record: its key, its value, and its headers
+without the headers of schedules. finding.py reads the records. Never decides which records are due, and never sends.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from kbroker.scheduling.lanes import MISSING, Choice
 from kbroker.scheduling.raw_records import Delivered, Raw, encoded
 
 _LARGE: Final = 1 << 17
-"""A record with more bytes goes alone, and its batch is built in slices."""
+"""A record with more bytes has a batch of its own, and this batch is built in slices."""
 
 
 class SourceGone(Exception):  # noqa: N818 - an outcome
-    """Records that an intent names are not in the log any more, or cannot be read."""
+    """Records that an intent names are no longer in the log, or cannot be read."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Chosen:
     large: LargeRecord | None = None
     """The only record, if it is large."""
     keys: list[int] = field(default_factory=list)
-    """The keys of the schedules, as the index knows them."""
+    """The keys of the schedules, as hashes (see index.key_hash)."""
     repeats: list[tuple[Due, Repeat]] = field(default_factory=list)
     size: int = HEADER_SIZE
     lost: list[DueRow] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Chosen:
         return memoryview(built)
 
     def add(self, row: DueRow, record: bytes | LargeRecord, size: int, repeat: Repeat | None) -> None:
-        """Add a record of so many bytes."""
+        """Add a record with its size in bytes."""
         if isinstance(record, bytes):
             self.records.append(record)
         else:
@@ -88,7 +88,7 @@ class Chosen:
             self.repeats.append((due, repeat))
 
     def add_many(self, rows: DueRows, begin: int, fates: bytes, records: bytes) -> None:
-        """Add the records of rows from number `begin` on whose fate is not 0."""
+        """Add the records of those rows, from number `begin` on, whose fate is not 0."""
         end = begin + len(fates)
         places: Sequence[int] = range(begin, end)
         offsets, times = rows.offsets[begin:end], rows.times[begin:end]
@@ -112,9 +112,9 @@ class Source:
         self._delivered = Delivered(topic, index)
 
     async def choose(self, rows: DueRows, target: str, choice: Choice, most_bytes: int, now_ms: int) -> Chosen:
-        """Return the first rows that fit in one batch for one partition of the target, which `choice` chooses.
+        """Return the first rows that fit in one batch for one partition of the target.
 
-        Raises OSError.
+        `choice` chooses this partition. Raises OSError.
         """
         chosen = Chosen(max([now_ms, *rows.times]))  # the clock may have gone back since a row was tried
         with self._finder:
@@ -149,7 +149,7 @@ class Source:
         choice: Choice,
         most_bytes: int,
     ) -> int:
-        """Add records that need no closer look, if compiled code is there; return how many rows are done."""
+        """Add the records that compiled code can deliver, if there is any; return the number of rows that are done."""
         room = most_bytes - chosen.size
         if record_walk.deliver is None or chosen.partition < 0 or places[begin] < 0 or room <= 0:
             return 0
@@ -179,7 +179,7 @@ class Source:
         choice: Choice,
         most_bytes: int,
     ) -> bool:
-        """Add a record if it goes to the batch's partition; return whether there is room for more."""
+        """Add a record if its target is the batch's partition; return whether the batch has room for more records."""
         delta = len(chosen.dues)
         made: bytes | LargeRecord | None = None
         repeat: Repeat | None = None
@@ -221,7 +221,7 @@ class Source:
     def _made(
         self, found: Raw | Record, target: str, due_ms: int, now_ms: int, delta: int
     ) -> tuple[bytes | LargeRecord, Schedule]:
-        """Return the delivered record, and what its headers say."""
+        """Return the delivered record, and the schedule in its headers."""
         if isinstance(found, Raw):
             key, value, headers = found.key_bytes(), found.value_bytes(), found.read_headers()
             stamp_ms = found.stamp_ms

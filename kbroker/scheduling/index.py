@@ -1,20 +1,16 @@
-"""What is pending in one partition of a schedule topic: a file of SQLite that follows from the log.
+"""The pending records of one partition of a schedule topic, in a file of SQLite that can be rebuilt from the log.
 
 Owns the replay: records and marks change the content, in the order of the log, and the result depends on nothing else.
-So every replica has the same, and a lost file is rebuilt. Also owns the file: its checks at the opening, and the times
-at which rows are tried again on this broker. Never reads the log or a clock, and never decides what fires.
-
-The file is in the partition's directory; Apache Kafka ignores its name. It is not synced to disk: SQLite's write-ahead
-log survives the end of the process, and after a loss of power (another boot of the machine) the file is not trusted.
-
-A row moves from `pending` to `sent` when the intent to deliver it is replayed, because it may come back: if it repeats,
-or if the target refused it. It does not come back if a newer record with its key, or a tombstone,
-has replaced it meanwhile. Such a record is counted by a hash of the key: 64 bits with a salt of this file.
-
-All methods belong to one thread, which may wait for the disk. Rows pass between Python and SQLite as JSON, many in one
-step: SQLite's module gives the interpreter away at each step, and gets it back from a busy event loop only after 0.5 ms
-(shared.py).
-Times are ms since 1970 (UTC).
+So every replica has the same content, and a lost file is rebuilt. Also owns the file: the checks when it is opened, and
+the times of the next tries on this broker. Never reads the log or a clock, and never decides which records fire. The
+file is in the partition's directory; Apache Kafka ignores its name. It is not synced to disk. SQLite's write-ahead log
+survives the end of the process; after a loss of power (another boot of the machine) the file is not trusted. A row
+moves from `pending` to `sent` when the intent to deliver its record is replayed. It returns to `pending` if the record
+repeats, or if the target refused the record. It does not return if a newer record with its key, or a tombstone, has
+replaced the record meanwhile. The index compares keys by a hash of 64 bits with a salt of this file. All methods belong
+to one thread, and this thread may wait for the disk. Rows pass between Python and SQLite as JSON, many in one step:
+SQLite's module releases the interpreter at each step, and gets it back from a busy event loop only after 0.5 ms
+(shared.py). Times are ms since 1970 (UTC).
 """
 
 from __future__ import annotations
@@ -39,7 +35,10 @@ _CACHE_KB: Final = 8192
 _CHECKPOINT_PAGES: Final = 4000
 _SALT_BYTES: Final = 16
 PUT_AT_ONCE: Final = 2_000
-"""The most rows that are put together: making their JSON takes some ms, in which the event loop cannot run."""
+"""The maximum number of rows that are put together.
+
+Making their JSON takes some ms, and the event loop cannot run meanwhile.
+"""
 _TABLES: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE lanes (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, partition INTEGER NOT NULL);
@@ -91,11 +90,11 @@ class IndexDamaged(Exception):  # noqa: N818 - an outcome: the index is rebuilt
 
 
 class Lane(NamedTuple):
-    """A target. Its rows wait for each other, and for no row of another lane."""
+    """A target. The rows of a lane wait for each other, but not for rows of another lane."""
 
     topic: str
     partition: int
-    """The partition of the target to which the rows probably go; -1 if it is not known or any will do."""
+    """The probable partition of the target for these rows; -1 if it is unknown, or if any partition is possible."""
 
 
 class NewLane(NamedTuple):
@@ -106,7 +105,7 @@ class NewLane(NamedTuple):
 
 
 class Put(NamedTuple):
-    """An event: a record is pending from now on. It replaces another one with the same key."""
+    """An event: a record is pending from now on. It replaces another record with the same key."""
 
     offset: int
     lane: int
@@ -115,7 +114,7 @@ class Put(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """An event: a tombstone removes what is pending with its key."""
+    """An event: a tombstone removes the pending record with its key."""
 
     key: int
 
@@ -137,20 +136,20 @@ Event = NewLane | Put | Cancel | Marked | Cut
 
 
 class Positions(NamedTuple):
-    """How far the log has been replayed."""
+    """The positions up to which the log has been replayed, and its state there."""
 
     records_to: int = 0
     """All records before this offset are replayed."""
     marks_to: int = 0
     """All marks before this offset are replayed; at least `records_to`."""
     epoch: int = -1
-    """The leader epoch of the last replayed batch, which shows whether this is still the same log."""
+    """The leader epoch of the last replayed batch. It shows whether this is still the same log."""
     active: bool = False
     """Whether records at `records_to` are schedules."""
     target: str = ""
-    """The default target there."""
+    """The default target at `records_to`."""
     start: int = 0
-    """The log's start at that time."""
+    """The start of the log at the time of the replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +159,9 @@ class Outstanding:
     offset: int
     mark: Intent
     first: int
-    """The smallest offset of its records, or its own if it has none."""
+    """The smallest offset of the intent's records, or the intent's own offset if it has no records."""
     tries: int = 0
-    """If it has a single record: how often the record was refused before."""
+    """The number of earlier refusals of the record, if the intent has a single record."""
 
 
 class DueRow(NamedTuple):
@@ -182,10 +181,10 @@ class DueRows:
     def __init__(
         self, offsets: array[int], times: array[int], keys: list[int | None] | None, tries: list[int] | None
     ) -> None:
-        """Without `keys`, no row has one; without `tries`, no row was tried."""
+        """Create the columns. Without `keys`, no row has a key; without `tries`, no row was tried."""
         self.offsets = offsets
         self.times = times
-        """When the rows were due."""
+        """The times at which the rows were due."""
         self._keys = keys
         self._tries = tries
 
@@ -200,24 +199,24 @@ class DueRows:
         return (self[place] for place in range(len(self)))
 
     def part(self, begin: int, end: int) -> DueRows:
-        """Return the rows from number `begin` to before `end`."""
+        """Return the rows with the numbers from `begin` to `end`, without `end` itself."""
         keys = None if self._keys is None else self._keys[begin:end]
         tries = None if self._tries is None else self._tries[begin:end]
         return DueRows(self.offsets[begin:end], self.times[begin:end], keys, tries)
 
     def keys(self, places: Iterable[int]) -> list[int]:
-        """Return the keys of rows that have one."""
+        """Return the keys of those rows that have a key."""
         return [] if self._keys is None else [key for place in places if (key := self._keys[place]) is not None]
 
 
 @dataclass(slots=True)
 class Applied:
-    """What some events have changed."""
+    """The changes that some events have made."""
 
     begun: list[Outstanding] = field(default_factory=list)
     ended: list[tuple[Outstanding, Done]] = field(default_factory=list)
     next_ms: dict[int, int | None] = field(default_factory=dict)
-    """For each lane that changed: the earliest time at which a row may fire; None if it has no row."""
+    """For each lane that changed: the earliest time at which a row may fire; None if the lane has no row."""
     floor: int | None = None
     """The first offset that the log must keep; None if nothing is pending."""
 
@@ -244,7 +243,7 @@ class Index:
         self._set(format=_FORMAT, salt=salt.hex(), boot=boot, positions=list(self.positions), pending=0)
 
     def load(self, boot: str) -> None:
-        """Read what is kept in memory; raise IndexDamaged if the file is of another form or boot."""
+        """Read the part that is kept in memory; raise IndexDamaged if the file's form or boot is another."""
         meta: dict[str, Any] = {name: json.loads(value) for name, value in self._db.execute("SELECT * FROM meta")}
         if meta.get("format") != _FORMAT or (meta.get("boot") != boot and not meta.get("clean")):
             raise IndexDamaged("the machine was started again without a clean stop")
@@ -257,7 +256,7 @@ class Index:
             self._hold(offset, _intent_of(mark))
 
     def close(self, *, clean: bool = False) -> None:
-        """Close the file. After a `clean` close with all data on disk it is trusted after another boot."""
+        """Close the file. After a `clean` close all data is on disk, so the file is trusted even after another boot."""
         with suppress(sqlite3.Error):
             if clean:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -273,7 +272,10 @@ class Index:
     # -- the replay
 
     def apply(self, events: Sequence[Event], positions: Positions) -> Applied:
-        """Replay events in the order of the log, up to new positions. After sqlite3.Error it must be opened again."""
+        """Replay events in the order of the log, up to new positions.
+
+        After sqlite3.Error the index must be opened again.
+        """
         applied = Applied()
         lanes: dict[int, None] = {}
         puts: dict[int, tuple[object, ...]] = {}
@@ -302,7 +304,7 @@ class Index:
                 found = self._db.execute("SELECT DISTINCT lane FROM pending WHERE offset < ?", (event.start,))
                 lanes.update(dict.fromkeys(lane for (lane,) in found))
                 self._remove("offset < ?", event.start)
-                self._db.execute("DELETE FROM sent WHERE offset < ?", (event.start,))  # they may not come back
+                self._db.execute("DELETE FROM sent WHERE offset < ?", (event.start,))  # these rows must not return
             else:
                 self.lanes[event.number] = event.lane
                 self._db.execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (event.number, *event.lane))
@@ -337,7 +339,7 @@ class Index:
             self._remove("key = ?", key)
 
     def _supersede(self, key: int) -> None:
-        """Let a row of an intent with this key not come back."""
+        """Drop the sent row with this key, so that it does not return to `pending`."""
         self._db.execute("DELETE FROM sent WHERE key = ?", (key,))
 
     def _mark(self, event: Marked, applied: Applied, lanes: dict[int, None]) -> None:
@@ -394,13 +396,13 @@ class Index:
         return None if found is None else found[0]
 
     def floor(self) -> int | None:
-        """Return the first offset that the log must keep: of a pending record, or of an intent and its records."""
+        """Return the first offset that the log must keep: that of a pending record, or of an intent and its records."""
         (first,) = self._db.execute("SELECT MIN(offset) FROM pending").fetchone()
         kept = [] if first is None else [first]
         return min([*kept, *(intent.first for intent in self.outstanding.values())], default=None)
 
     def due(self, lane: int, now_ms: int, most: int) -> DueRows:
-        """Return rows of a lane that may fire, those first that waited longest."""
+        """Return rows of a lane that may fire; the rows that have waited longest come first."""
         offsets, times, keyed, tried = self._db.execute(_DUE, (lane, now_ms, most)).fetchone()
         keys = tries = None
         if keyed or tried:
@@ -408,12 +410,15 @@ class Index:
         return DueRows(array("q", json.loads(offsets)), array("q", json.loads(times)), keys, tries)
 
     def due_count(self, lanes: Sequence[int], now_ms: int) -> int:
-        """Return the number of rows in some lanes that may fire. This takes some ns for each of them."""
+        """Return the number of rows in some lanes that may fire. This takes some ns for each of these rows."""
         count: int = self._db.execute(_COUNT_DUE, (json.dumps(lanes), now_ms)).fetchone()[0]
         return count
 
     def try_later(self, rows: Iterable[tuple[int, int, str]]) -> dict[int, int | None]:
-        """Note for offsets the time of the next try, and the error. Return the lanes that changed, as `Applied`."""
+        """Store the time of the next try, and the error, for offsets.
+
+        Return the changed lanes, in the form of `Applied.next_ms`.
+        """
         listed = json.dumps(list(rows))
         self._db.execute("BEGIN IMMEDIATE")
         (lanes,) = self._db.execute(_LANES_LISTED, (listed,)).fetchone()
@@ -427,7 +432,7 @@ class Index:
 
 
 def key_hash(key: bytes, salt: bytes) -> int:
-    """Return the number by which an index knows a key."""
+    """Return the hash by which an index identifies a key."""
     return int.from_bytes(blake2b(key, digest_size=8, key=salt).digest(), "big", signed=True)
 
 
@@ -460,7 +465,7 @@ def open_index(directory: str, boot: str) -> Index:
         index = Index(database)
         index.create(os.urandom(_SALT_BYTES), boot)
     except sqlite3.Error:
-        database.close()  # otherwise its lock would last
+        database.close()  # without this, the lock of the file would stay
         raise
     return index
 
@@ -484,7 +489,7 @@ def _load(path: str, boot: str) -> Index | None:
 
 
 def lacks_resources(error: sqlite3.Error) -> bool:
-    """Whether an error is about the disk's room, descriptors or memory, so that the file itself is not damaged."""
+    """Whether an error is about disk space, file descriptors or memory. The file itself is then not damaged."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and (code in _LACKS or code & 0xFF in _LACKS)
 

@@ -1,8 +1,7 @@
-"""The lanes of a partition at its leader: how each fares, and to which partition of its target its records go.
+"""The lanes of a partition at its leader: the state of each lane, and the partition of the target for its records.
 
-Owns the times of the lanes, the pauses after failures, and the choice of a partition: the wanted one, the one of the
-key, or any that is free.
-Times are monotonic ms unless they are called `now_ms`.
+Owns the times of the lanes, the pauses after failures, and the choice of a partition: the wanted partition, the key's
+partition, or any free partition. Times are monotonic ms unless they are called `now_ms`.
 """
 
 from __future__ import annotations
@@ -26,25 +25,31 @@ Target = tuple[bytes, int]
 
 @dataclass(slots=True, eq=False)
 class LaneState:
-    """How a lane fares at this leader."""
+    """The state of a lane at this leader."""
 
     most: int = BATCH_RECORDS
-    """How many records go together; fewer after a refusal, so that those without fault get through."""
+    """The maximum number of records in a batch.
+
+    After a refusal it is smaller, so that records without fault are delivered.
+    """
     not_before: float = 0.0
-    """The time before which the lane is not tried again."""
+    """The monotonic time before which the lane is not tried again."""
     fails: int = 0
     error: str = ""
-    """Why the lane waits."""
+    """The reason for which the lane waits."""
     served: int = 0
-    """When the lane was last served, as a count."""
+    """The number of the lane's last turn; all lanes share the counter."""
     next_partition: int = 0
     replaced: set[int] = field(default_factory=set)
-    """The keys of records that were replaced or cancelled while a batch is built."""
+    """The keys of records that were replaced or cancelled during the building of a batch."""
     cut: int = 0
     """The start of the log, if records were deleted meanwhile."""
 
     def put_off(self, error: str, monotonic: float, pause_ms: float | None = None) -> bool:
-        """Wait after a failure, each time longer unless a pause is given. Return whether the error is a new one."""
+        """Let the lane wait after a failure, each time longer unless a pause is given.
+
+        Return whether the error is new.
+        """
         is_new = self.error != error
         if pause_ms is None:
             pause_ms = pause_of(self.fails)
@@ -63,7 +68,7 @@ class Times:
 
     def __init__(self) -> None:
         self._at: dict[int, int] = {}
-        self._coming: list[tuple[int, int]] = []  # a heap, also of times that have changed since
+        self._coming: list[tuple[int, int]] = []  # a heap; it also contains times that have changed since
         self._reached: dict[int, None] = {}
 
     def update(self, changed: Mapping[int, int | None]) -> None:
@@ -82,7 +87,7 @@ class Times:
             heapify(self._coming)
 
     def reached(self, now_ms: int) -> list[int]:
-        """Return the lanes whose time has come."""
+        """Return the lanes whose time is not later than `now_ms`."""
         coming, at = self._coming, self._at
         while coming and coming[0][0] <= now_ms:
             at_ms, lane = heappop(coming)
@@ -94,14 +99,14 @@ class Times:
         return list(self._reached)
 
     def first(self) -> int | None:
-        """Return the earliest time of all lanes; None if there is none."""
+        """Return the earliest time of all lanes; None if no lane has a time."""
         found = [self._at[lane] for lane in self._reached]
         while self._coming and self._at.get(self._coming[0][1]) != self._coming[0][0]:
             heappop(self._coming)
         return min([*found, *(each[0] for each in self._coming[:1])], default=None)
 
     def next_coming(self) -> int | None:
-        """Return the earliest time that has not come yet."""
+        """Return the earliest time in the future; None if there is none."""
         while self._coming and self._at.get(self._coming[0][1]) != self._coming[0][0]:
             heappop(self._coming)
         return self._coming[0][0] if self._coming else None
@@ -113,7 +118,7 @@ MISSING: Final = -2
 class Choice:
     """Chooses the partition of a target for the records of one batch.
 
-    -1 stands for a record that cannot go now, MISSING for one whose partition does not exist.
+    -1 stands for a record that cannot be sent now, and MISSING for a record whose partition does not exist.
     """
 
     def __init__(self, topic: TopicState, busy: Container[Target], state: LaneState) -> None:
@@ -140,7 +145,7 @@ class Choice:
 
 
 def why_not(lane: Lane, topic: TopicState | None) -> str | None:
-    """Return why nothing can go to a target now."""
+    """Return the reason why no record can be sent to a target now; None if records can be sent."""
     if topic is None or not topic.partitions:
         return f"the topic {lane.topic} does not exist"
     if is_schedule_topic(topic.configs):
@@ -151,5 +156,5 @@ def why_not(lane: Lane, topic: TopicState | None) -> str | None:
 
 
 def pause_of(tries: int) -> int:
-    """Return for how long to wait after so many earlier failures, in ms."""
+    """Return the pause, in ms, after this number of earlier failures."""
     return int(min(_FIRST_PAUSE_MS * 2 ** min(tries, _MOST_FAILS), _MOST_PAUSE_MS))

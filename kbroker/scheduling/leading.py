@@ -1,9 +1,9 @@
-"""One leadership of a partition of a schedule topic: what is due gets an intent, is delivered, and gets its outcome.
+"""One leadership of a partition of a schedule topic: due records get an intent, are delivered, and get their outcome.
 
 Owns the lanes at work, the batches without a committed intent, and the deliveries. Each partition of a target has at
-most one intent without outcome, and a leadership has a producer id of its own, so that sequences need not be kept: an
-intent of an earlier leadership is sent again with the producer id that it names. Ends with the leadership; what it has
-not finished is in the log. Never replays the log (scheduled.py). Times are ms since 1970 (UTC) or monotonic.
+most one intent without outcome. A leadership has a producer id of its own, so that sequences need not be stored; it
+sends an intent of an earlier leadership again with the producer id in that intent. Ends with the leadership; the log
+contains its unfinished work. Never replays the log (scheduled.py). Times are ms since 1970 (UTC) or monotonic.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ log = logging.getLogger(__name__)
 _LANES_AT_ONCE: Final = 8
 """The lanes for which batches are built at the same time."""
 _SENT_AT_ONCE: Final = 8
-"""The batches on their way up to which a lane without a partition of its own gets a further one."""
+"""The number of batches in flight below which a lane without a partition of its own gets a further batch."""
 _SOON_MS: Final = 100
 _MARKS_AT_ONCE: Final = 64
 _MARKS_BYTES: Final = 1 << 20
 _BYTES_A_RECORD: Final = 16
 _MARK_BYTES: Final = 1024
-"""More bytes than an intent needs in a batch of its own, beside those for each record."""
+"""An upper bound of the bytes of an intent in a batch of its own, without the bytes for each record."""
 _SEQUENCES: Final = 1 << 31
 
 Sent = tuple[int, int, bytes, int]
-"""What identifies an intent before it has an offset: producer id, sequence, topic id and partition."""
+"""The identity of an intent before it has an offset: producer id, sequence, topic id and partition."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What happened on this broker."""
+    """The counts of events on this broker."""
 
     fired: int = 0
     failed: int = 0
-    """How often a target refused a record."""
+    """The number of times that a target refused a record."""
     lateness_ms: int = 0
-    """How late the most recent batch was, by its earliest record."""
+    """The delay of the most recent batch, by its earliest record."""
     pending: int = 0
     due: int = 0
-    """These two are counted from time to time."""
+    """`pending` and `due` are counted from time to time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,13 +85,14 @@ class Leading:
         append: Callable[[list[Mark]], bool],
         wake: Callable[[], None],
     ) -> None:
-        """`times` has the time of each lane's next row, and is changed by the replay too.
+        """Create the leadership.
 
-        `append` writes marks, and returns whether it could; `wake` lets the owner call `work` again.
+        `times` has the time of each lane's next row; the replay also changes it. `append` writes marks, and returns
+        whether this succeeded. `wake` lets the owner call `work` again.
         """
         self.epoch = epoch
         self.fire_from = records.log_end_offset
-        """All marks before this offset must be replayed before anything is decided."""
+        """The offset before which all marks must be replayed before the leadership decides anything."""
         self.is_ready = False
         self._name = name
         self._log = records
@@ -106,24 +107,24 @@ class Leading:
         self._sequences: dict[tuple[int, Target], int] = {}
         self._lanes: dict[int, LaneState] = {}
         self._building: dict[int, asyncio.Task[None]] = {}
-        self._waiting: dict[int, Sent] = {}  # the lanes with a batch that the next one waits for
-        self._busy: dict[Target, int] = {}  # the targets with an intent without outcome, or with a batch to come
+        self._waiting: dict[int, Sent] = {}  # the lanes whose next batch waits for this batch
+        self._busy: dict[Target, int] = {}  # the targets that have an intent without outcome, or a prepared batch
         self._prepared: list[_Prepared] = []
         self._appended: dict[Sent, _Prepared] = {}
         self._sending: dict[int, asyncio.Task[None]] = {}  # by the offset of the intent
         self._lane_of: dict[int, int] = {}
         self._done: list[Done] = []
-        self._absent: dict[int, None] = {}  # the lanes whose target was not there at the last try
+        self._absent: dict[int, None] = {}  # the lanes whose target did not exist at the last try
         self._served = 0
         self._append_after = 0.0
 
     def end(self) -> None:
-        """Stop. Another leadership sends again what has no outcome in the log."""
+        """Stop. The next leadership again sends the batches that have no outcome in the log."""
         for task in (*self._building.values(), *self._sending.values()):
             task.cancel()
 
     def begin(self) -> None:
-        """Begin to fire: all earlier marks are replayed."""
+        """Begin to fire, after all earlier marks are replayed."""
         self.is_ready = True
         for intent in list(self._index.outstanding.values()):
             self._send(intent)
@@ -137,11 +138,11 @@ class Leading:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way."""
+        """Whether no batch is being built or sent, and no mark waits."""
         return not (self._building or self._waiting or self._prepared or self._sending or self._done)
 
     def ms_to_next(self) -> float | None:
-        """Return the time in ms until there is something to do, if nothing else happens."""
+        """Return the time in ms until the next work, if no other event happens; None if there is no work."""
         now_ms, monotonic = self._shared.clock.now_ms(), self._shared.clock.monotonic_ms()
         waits = [self._append_after - monotonic] if self._done or self._prepared else []
         if self._is_enabled and len(self._building) < _LANES_AT_ONCE:
@@ -155,7 +156,7 @@ class Leading:
         return min(waits, default=None)
 
     def look_again(self) -> None:
-        """Let lanes go on whose target is there again, before their pause is over."""
+        """Let lanes whose target exists again continue before their pause is over."""
         for number in list(self._absent):
             lane = self._index.lanes[number]
             topic = self._shared.topic(lane.topic)
@@ -170,7 +171,7 @@ class Leading:
     # -- what has been replayed
 
     def coming(self, events: Iterable[Event]) -> None:
-        """Give up batches with records that are now replaced, cancelled or deleted."""
+        """Drop batches with records that these events replace, cancel or delete."""
         if not (self._prepared or self._building):
             return
         keys = {event.key for event in events if isinstance(event, Put | Cancel) and event.key is not None}
@@ -183,7 +184,7 @@ class Leading:
             self._lanes[lane].cut = max(self._lanes[lane].cut, start)
 
     def replayed(self, applied: Applied) -> None:
-        """Deliver what has a committed intent, and go on after committed outcomes."""
+        """Deliver batches with a committed intent, and continue lanes after committed outcomes."""
         if applied.begun:
             passed("schedule.replayed")
         if self.is_ready:
@@ -195,12 +196,12 @@ class Leading:
     # -- marks
 
     def work(self) -> None:
-        """Write the marks that are to be written, and begin to build batches of what is due."""
+        """Write the waiting marks, and begin to build batches of due records."""
         self._write_marks()
         self._begin_lanes()
 
     def _write_marks(self) -> None:
-        """Append the outcomes, and the intents of batches that still may go."""
+        """Append the outcomes, and the intents of batches that may still be sent."""
         if not (self._done or self._prepared) or self._shared.clock.monotonic_ms() < self._append_after:
             return
         self._give_up()
@@ -219,7 +220,7 @@ class Leading:
                 done_count += 1
             else:
                 ready.append(prepared)
-                self._appended[_identity(prepared.intent)] = prepared  # first, because the append pokes
+                self._appended[_identity(prepared.intent)] = prepared  # set first, because the append calls `poke`
         if not marks:
             return
         if not self._append(marks):
@@ -234,7 +235,7 @@ class Leading:
         self._wake()
 
     def _give_up(self) -> None:
-        """Remove batches that may not go now: something was cancelled, the clock went back, or the topic is paused."""
+        """Remove batches that must not be sent now: after a cancellation, after the clock went back, or in a pause."""
         now_ms = self._shared.clock.now_ms()
         for each in list(self._prepared):
             is_early = max(each.chosen.dues.times, default=now_ms) > now_ms
@@ -328,7 +329,7 @@ class Leading:
         self._prepared.append(_Prepared(number, intent, chosen, batch))
 
     def _intent(self, topic: TopicState, chosen: Chosen) -> Intent:
-        """Return the intent for a batch. Raises ApiError while no producer id is to be had."""
+        """Return the intent for a batch. Raises ApiError while no producer id is available."""
         if self._producer_id < 0:
             self._producer_id = self._shared.producer_ids.next()
         target = topic.topic_id, chosen.partition
@@ -364,19 +365,19 @@ class Leading:
         self._wake()
 
     def _failed(self, offset: int, intent: Intent) -> None:
-        """After a failure, let records that may go to any partition go to others meanwhile."""
+        """After a failure, let a lane without a partition of its own send further records elsewhere meanwhile."""
         lane = self._lane_of.get(offset)
         if lane is not None and self._index.lanes[lane].partition < 0:
             self._let_go(lane, intent)
             self._wake()
 
     def _let_go(self, lane: int, intent: Intent) -> None:
-        """Let a lane have another batch, unless it has another one already: its rows are then still in the index."""
+        """Let a lane have another batch, unless it already has one (whose rows may still be pending in the index)."""
         if self._waiting.get(lane) == _identity(intent):
             del self._waiting[lane]
 
     def _let_on(self, lane: int) -> None:
-        """Let a lane have another batch if a partition is free for it, and its rows are no longer in the index."""
+        """Let a lane have another batch if a partition is free, and its last batch's rows are no longer pending."""
         batch, known = self._waiting.get(lane), self._index.lanes[lane]
         if batch is None or known.partition >= 0 or len(self._sending) >= _SENT_AT_ONCE:
             return
@@ -392,7 +393,7 @@ class Leading:
         if code is ErrorCode.NONE:
             following: list[Due] = []
             for due, repeat in () if sent is None else sent.repeats:
-                # Times that have been missed meanwhile count as this one.
+                # This delivery also counts for the times that were missed meanwhile.
                 next_ms = repeat.next_after(max(due.due_ms, now_ms))
                 if next_ms is not None:
                     following.append(Due(due.offset, next_ms))
@@ -405,7 +406,7 @@ class Leading:
         return Done(offset, int(code), retry_ms=retry_ms, message=text)
 
     def _ended(self, outstanding: Outstanding, done: Done) -> None:
-        """Go on after an outcome is in the log."""
+        """Continue the lane of an intent after its outcome is in the log."""
         intent = outstanding.mark
         target = intent.topic_id, intent.partition
         count = len(intent.records)

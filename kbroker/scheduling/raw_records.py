@@ -1,8 +1,8 @@
 """The records of a batch as ranges of its bytes: a schedule topic passes keys, values and most headers on unchanged.
 
-Owns the walk over uncompressed records, which decodes only the numbers that lead to the fields, and the bytes of a
-delivered record. What the walk cannot do in a short way is decoded and encoded by language.py and records.py instead;
-both ways give the same bytes. Records were checked when they were appended, so only a damaged file raises Malformed.
+Owns the bytes of a delivered record, and the walk over uncompressed records. The walk decodes only the numbers that
+lead to the fields. language.py and records.py decode and encode the records that need more than this; both ways result
+in the same bytes. Records were checked when they were appended, so only a damaged file raises Malformed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from kbroker.protocol.records import BatchHeader, Headers, put_number, read_numb
 from kbroker.schedules.language import AFTER, AT, DELAY, FIRED_PREFIX, TO
 
 _DROPPED: Final = frozenset(name.encode() for name in (AT, AFTER, DELAY, TO))
-"""Headers of a record that fires once, and keeps its key."""
+"""The headers that are dropped. Their record fires once, and keeps its key."""
 _DOUBTFUL: Final = (b"x-", b"__")
-"""How names begin that need a closer look."""
+"""The prefixes of names that need a closer look."""
 _FIRED: Final = FIRED_PREFIX.encode()
 _RESERVED: Final = (b"x-deliver-", b"x-schedule", b"x-delay")
 _FOUND_AT_ONCE: Final = 256
 _MOST_SHORT: Final = 0x7F
-"""The largest byte that is a number of its own."""
+"""The largest byte that is a complete number."""
 _NULL: Final = 1
-"""The bit of a length's first byte that says that it is negative: each negative length stands for null, as in Kafka."""
+"""The bit of a length's first byte that marks a negative length. Each negative length stands for null, as in Kafka."""
 _LONGEST_STAMP: Final = 10
-"""The most bytes of a timestamp."""
+"""The maximum number of bytes of a timestamp."""
 
 
 def _number(value: int) -> bytes:
@@ -42,7 +42,7 @@ _RULES: Final = b"".join(
     for kind, names in ((b"-=", sorted(_DROPPED)), (b"-*", (_FIRED,)), (b"?*", _RESERVED))
     for name in names
 )
-"""What to do with the headers whose names begin so, for `deliver` in _record_delivery.c."""
+"""The treatment of headers by the prefixes of their names, for `deliver` in _record_delivery.c."""
 _NUMBERS: Final = tuple(_number(value) for value in range(4096))
 
 
@@ -53,11 +53,11 @@ class Raw(NamedTuple):
     stamp_ms: int
     offset: int
     key: int
-    """Where the key begins, with its length."""
+    """The position at which the key begins, with its length."""
     value: int
-    """Where the value begins, with its length."""
+    """The position at which the value begins, with its length."""
     headers: int
-    """Where the headers begin, with their number."""
+    """The position at which the headers begin, with their number."""
     end: int
 
     @property
@@ -98,7 +98,7 @@ class Raw(NamedTuple):
 
 
 def raw_records(data: bytes, position: int, header: BatchHeader, begin: int) -> Iterator[Raw | None]:
-    """Yield the records from the offset `begin` on in `data`, where they begin at `position`; None for those before.
+    """Yield the records in `data` from `position` on; yield None for records before the offset `begin`.
 
     Raises Malformed.
     """
@@ -158,7 +158,7 @@ def raw_at(data: bytes, position: int, header: BatchHeader) -> Raw | None:
 
 
 def find(data: bytes | memoryview, position: int, count: int, base: int, wanted: array[int]) -> tuple[bytes, int, int]:
-    """Return where the records with the wanted offsets begin: the result of `find` in _record_delivery.c."""
+    """Return the positions of the records with the wanted offsets: the result of `find` in _record_delivery.c."""
     if record_walk.find is not None:
         return record_walk.find(data, position, count, base, wanted)
     return find_in_python(data, position, count, base, wanted)
@@ -167,7 +167,7 @@ def find(data: bytes | memoryview, position: int, count: int, base: int, wanted:
 def find_in_python(
     data: bytes | memoryview, position: int, count: int, base: int, wanted: array[int]
 ) -> tuple[bytes, int, int]:
-    """Do the same without the compiled module, with fewer records in one call."""
+    """Return the same as `find` without the compiled module, with fewer records in one call."""
     places, many = array("q"), len(wanted)
     passed = min(count, _FOUND_AT_ONCE)
     for _ in range(passed):
@@ -214,7 +214,7 @@ class Delivered:
         self._before_offset = first + _name(f"{FIRED_PREFIX}offset")
         self._before_at = _name(f"{FIRED_PREFIX}at")
         self.shape = _RULES, self._before_offset, self._before_at
-        """The same for `deliver` in _record_delivery.c."""
+        """The rules and the headers to add, for `deliver` in _record_delivery.c."""
 
     def short(self, raw: Raw, due_ms: int, delta: int) -> bytes | None:
         """Return the record, number `delta` of its batch, as `encoded` does; None if a header needs a closer look."""

@@ -1,7 +1,7 @@
-"""Reads the log of a schedule topic: which records are schedules, and the marks of the leader.
+"""Reads the log of a schedule topic: the records that are schedules, and the marks of the leader.
 
-Owns the way from bytes to events of the index, in slices: only committed records count, those of aborted transactions
-do not, and marks count as soon as they are replicated, even while a transaction is open before them. Never writes.
+Converts bytes to events of the index, in slices. Only committed records count, and records of aborted transactions do
+not. Marks count as soon as they are replicated, even while a transaction that began before them is open. Never writes.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _READ_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 1000
-"""The events that are replayed together."""
+"""The number of events that are replayed together."""
 
 
 @dataclass(slots=True)
 class Context:
-    """What a reader needs to know beside the log."""
+    """The knowledge that a reader needs beside the log."""
 
     salt: bytes
     lanes: dict[Lane, int]
     """The numbers of all lanes."""
     partitions: Callable[[str], int]
-    """Returns the number of partitions of a topic, 0 if it is not known."""
+    """A function that returns the number of partitions of a topic; 0 if the topic is unknown."""
     most_bytes: int
-    """The most bytes of a batch's records."""
+    """The maximum size in bytes of a batch's records."""
     unreadable: int = 0
-    """How many records were no schedules although they should be."""
+    """The number of records that should be schedules, but are not valid."""
 
     def lane(self, lane: Lane, events: list[Event]) -> int:
-        """Return the number of a lane, which it gets now if it is new."""
+        """Return the number of a lane; a new lane gets its number now."""
         number = self.lanes.get(lane)
         if number is None:
             number = self.lanes[lane] = len(self.lanes)
@@ -93,7 +93,7 @@ async def read_events(
                 yield events, at
                 events = []
     if offset < stable and not at.records_to >= stable:
-        # Compaction leaves no holes here, but a log whose records were deleted may end with one.
+        # Compaction leaves no gaps here, but a log whose records were deleted may end with a gap.
         at = at._replace(records_to=stable, marks_to=max(stable, at.marks_to))
     yield events, at
 
@@ -101,7 +101,7 @@ async def read_events(
 async def read_marks_ahead(
     records: PartitionLog, at: Positions, high: int
 ) -> AsyncIterator[tuple[list[Event], Positions]]:
-    """Yield the marks between the last stable offset and the high watermark, without the records there."""
+    """Yield the marks between the last stable offset and the high watermark, but not the records in this range."""
     events: list[Event] = []
     offset = at.marks_to
     while offset < high:
@@ -209,7 +209,7 @@ async def _take_records(
 
 
 def take_record(record: Record, target: str, context: Context, events: list[Event]) -> None:
-    """Add the event of a record, if it is a schedule or cancels one. Of its value, only whether there is one counts."""
+    """Add the event of a record that is a schedule or cancels one. Of its value, only its presence counts."""
     key = record.key
     if record.value is None:
         if key is not None:
@@ -228,7 +228,7 @@ def take_record(record: Record, target: str, context: Context, events: list[Even
 
 
 def lane_of(schedule: Schedule, partitions: Callable[[str], int]) -> Lane:
-    """Return the lane of a schedule, by what is known of its target now."""
+    """Return the lane of a schedule, by the present number of its target's partitions."""
     if schedule.partition is not None:
         return Lane(schedule.topic, schedule.partition)
     count = partitions(schedule.topic) if schedule.key is not None else 0
@@ -238,7 +238,7 @@ def lane_of(schedule: Schedule, partitions: Callable[[str], int]) -> Lane:
 
 
 def first_toggle(records: PartitionLog, stable: int) -> Iterator[Begin | Pause | None]:
-    """Yield None as pauses for other work, and then the first mark that says whether records are schedules, if any."""
+    """Yield None as pauses for other work, and then the first Begin or Pause mark, if there is one."""
     for segment in list(records.segments):
         for number, (position, header) in enumerate(scan_headers(segment.handle, 0, segment.size)):
             if not number % 64:

@@ -1,16 +1,16 @@
-"""One hosted partition of a schedule topic: its index follows the log, and its leader fires what is due.
+"""One hosted partition of a schedule topic: its index follows the log, and its leader fires the due records.
 
 Owns the order of the steps:
 
     record -> committed -> replayed into the index -> due -> INTENT in the log -> committed -> replayed
            -> the batch goes to the target, until its outcome is known -> DONE in the log -> committed -> replayed
 
-Every step is repeated after a crash or by another leader from what is in the log, and has the same effect: an intent
-fixes the batch with its producer id and sequence, so the target appends it once. A leader decides only when it has
+After a crash, or at another leader, every step is repeated from the log and has the same effect: an intent fixes the
+batch with its producer id and sequence, so the target appends the batch once. A leader decides only after it has
 replayed all marks that were in its log when it began to lead (leading.py). A replaced leader cannot append an intent,
-so it sends nothing new. A follower's index follows too, so that after a fail-over the next leader continues at once.
-
-Never decides what a record means (kbroker/schedules/), and never opens a connection. Times are ms since 1970 (UTC).
+so it sends nothing new. The index of a follower also follows the log, so that after a fail-over the next leader
+continues immediately. Never decides the meaning of a record (kbroker/schedules/), and never opens a connection. Times
+are ms since 1970 (UTC).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from kbroker.scheduling.shared import Shared
 log = logging.getLogger(__name__)
 _LONGEST_WAIT_S: Final = 60.0
 _FIRST_PAUSE_S, _MOST_PAUSE_S, _MOST_FAILURES = 1.0, 60.0, 10
-"""The pauses in seconds after failures in a row, as with a full disk: each is twice the last one."""
+"""The pauses in seconds after failures in a row, as with a full disk. Each pause is twice as long as the last one."""
 _COUNT_PAUSES: Final = 20
-"""After a count, the next one waits for this multiple of its duration."""
+"""After a count, the next count waits for this multiple of the count's duration."""
 
 
 class ScheduledPartition:
@@ -59,7 +59,7 @@ class ScheduledPartition:
         self._task: asyncio.Task[None] | None = None
         self._marked: tuple[bool, str] | None = None
         self._marked_in = -1
-        """The leader epoch in which this broker wrote that; others may have written marks later."""
+        """The leader epoch in which this broker wrote `_marked`; other leaders may have written marks later."""
         self._was_enabled = True
         self._is_change = False
         self._is_closed = False
@@ -72,7 +72,7 @@ class ScheduledPartition:
     # -- lifecycle
 
     def begin(self, *, is_change: bool) -> None:
-        """Start to follow. `is_change` says that the topic has just become a schedule topic."""
+        """Start to follow. `is_change` is whether the topic has just become a schedule topic."""
         self._is_change = is_change
         self._was_enabled = self._wanted()[0]
         self._log.is_unmarked = True
@@ -81,7 +81,7 @@ class ScheduledPartition:
         self.poke()
 
     async def close(self, *, clean: bool) -> None:
-        """Stop. With `clean`, all is on disk afterwards, so that the index is trusted after another boot."""
+        """Stop. With `clean`, the complete index is on disk afterwards, so that it is trusted after another boot."""
         self._is_closed = True
         self.partition.waiters.pop(self, None)
         if self._task is not None:
@@ -91,11 +91,11 @@ class ScheduledPartition:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it follows no more."""
+        """Whether this object has stopped following its partition."""
         return self._is_closed
 
     def reconfigured(self) -> None:
-        """Note that the topic's configs may have changed: the leader then marks it before the next record."""
+        """Record that the topic's configs may have changed. The leader then marks a change before the next record."""
         wanted = self._wanted()
         if self._marked != wanted:
             if wanted[0] != self._was_enabled:
@@ -105,13 +105,13 @@ class ScheduledPartition:
         self.poke()
 
     def poke(self) -> None:
-        """Look again: the log, the leadership or the time has changed."""
+        """Check again, because the log, the leadership or the time has changed."""
         if self.partition.log.is_unmarked and self.partition.leading:
             self._mark_state()
         self._wake.set()
 
     def tick(self) -> None:
-        """Look at the clock again, which may have jumped, and for targets that are there again."""
+        """Check the clock again, because it may have jumped, and check for targets that exist again."""
         if self._leading is not None:
             self._leading.look_again()
         if self.partition.log.is_unmarked or self._is_due:
@@ -124,13 +124,13 @@ class ScheduledPartition:
         return config.schedule_enable, config.schedule_target_topic
 
     def _mark_state(self) -> None:
-        """Write whether the following records are schedules. Until then, clients' records are refused."""
+        """Write the mark whether the following records are schedules. Until then, clients' records are refused."""
         is_enabled, target = self._wanted()
-        # A replica that saw the change may begin to lead long after another one has written it.
+        # A replica that saw the change may begin to lead long after another leader has written the mark.
         before = self._target_before()
         mark = Begin(target, self._is_change and not self._at.active, before) if is_enabled else Pause(before)
         records = self.partition.log
-        records.is_unmarked = False  # first, because the append pokes
+        records.is_unmarked = False  # set first, because the append calls `poke`
         if not self._append([mark], acks=1):
             records.is_unmarked = True
             return
@@ -148,7 +148,7 @@ class ScheduledPartition:
         now_ms = self._shared.clock.now_ms()
         try:
             self.partition.append(build_marks(marks, now_ms), acks, now_ms, COORDINATOR)
-        except (AppendError, ApiError, OSError) as error:  # with a full disk, too, it is tried again
+        except (AppendError, ApiError, OSError) as error:  # the append is retried, even with a full disk
             log.debug("marks of %s-%d: %s", *self.partition.key, error)
             return False
         return True
@@ -167,7 +167,7 @@ class ScheduledPartition:
                 await self._restart(is_damaged=True)
 
     def _complain(self, error: Exception) -> None:
-        """Log an error, unless it is that of the last try."""
+        """Log an error; at the level DEBUG if the last try had the same error."""
         level = logging.DEBUG if str(error) == self._error else logging.ERROR
         self._error = str(error)
         log.log(level, "schedules of %s-%d wait, and are read again: %s", *self.partition.key, error)
@@ -208,7 +208,7 @@ class ScheduledPartition:
                 return
             if self.partition.log is not self._log:
                 await self._stop(clean=False)
-                self._log = self.partition.log  # it was moved to another directory
+                self._log = self.partition.log  # the log was moved to another directory
                 self._source = Source(self.partition.topic, self.partition.index, self._log)
             if self._index is None:
                 await self._open()
@@ -272,7 +272,7 @@ class ScheduledPartition:
     async def _state_at_start(self) -> tuple[bool, str]:
         """Return whether the first records of the log are schedules, and their default target.
 
-        The first mark about it says what was before: the mark of the first records may be deleted.
+        The first such mark also contains the state before it, because the mark of the first records may be deleted.
         """
         records = self._log
         target = records.config.schedule_target_topic
@@ -289,7 +289,7 @@ class ScheduledPartition:
         self._log.kept_from = self._at.records_to if floor is None else min(floor, self._at.records_to)
 
     async def _catch_up(self) -> bool:
-        """Replay what is committed. Return whether more has been committed meanwhile."""
+        """Replay the committed part of the log. Return whether more has been committed meanwhile."""
         records = self._log
         if records.log_end_offset < self._at.marks_to:
             raise sqlite3.DataError("the log has become shorter than what was replayed")
@@ -298,7 +298,7 @@ class ScheduledPartition:
             at = self._at._replace(
                 start=start, records_to=max(self._at.records_to, start), marks_to=max(self._at.marks_to, start)
             )
-            if self._at.records_to < start:  # a mark that says whether records are schedules may be deleted unread
+            if self._at.records_to < start:  # a Begin or Pause mark may have been deleted unread
                 is_active, target = await in_slices(self._state_at_start())
                 at = at._replace(active=is_active, target=target)
             await self._apply([Cut(start)], at)
@@ -334,7 +334,7 @@ class ScheduledPartition:
     # -- leading
 
     def _lead(self) -> None:
-        """Do what a leader does now."""
+        """Do the present work of a leader."""
         partition = self.partition
         epoch = partition.leader_epoch if partition.leading else -1
         if self._leading is not None and self._leading.epoch != epoch:
@@ -361,7 +361,7 @@ class ScheduledPartition:
     # -- counts
 
     async def count(self) -> None:
-        """Count what is pending and due, if it may have changed. What takes long is done less often."""
+        """Count the pending and the due records, if their number may have changed. Long counts run less often."""
         index = self._index
         now = self._shared.clock.monotonic_ms()
         if index is None or now < self._count_after or not (self._has_changed or self.late_ms()):
@@ -371,18 +371,18 @@ class ScheduledPartition:
         try:
             due = await self._shared.call(index.due_count, self._times.reached(now_ms), now_ms)
         except sqlite3.Error:
-            return  # it is opened again
+            return  # the index is opened again
         self._count_after = now + _COUNT_PAUSES * (self._shared.clock.monotonic_ms() - now)
         self.counts.pending, self.counts.due = index.pending, due
 
     def late_ms(self) -> int:
-        """Return for how long the record that waits longest is overdue; 0 if none is."""
+        """Return the time in ms for which the earliest record is overdue; 0 if no record is overdue."""
         first = self._times.first()
         return 0 if first is None else max(self._shared.clock.now_ms() - first, 0)
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that could fire now has fired. What waits after a failure does not count."""
+        """Whether all records that can fire now have fired. Records that wait after a failure do not count."""
         records, leading = self._log, self._leading
         if not self.partition.leading:
             return True

@@ -1,7 +1,8 @@
 """The partitions of schedule topics that a broker hosts.
 
-Owns the choice of the partitions to follow: those of topics with `schedule.enable`, and those with an index, because
-something may be pending that goes on when the config is set again. Never decides what fires (scheduled.py).
+Owns the choice of the partitions to follow: partitions of topics with `schedule.enable`, and partitions with an index.
+The latter may have pending records that fire when the config is set again. Never decides which records fire
+(scheduled.py does).
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class Schedules:
         return iter(self._followed.values())
 
     def hosted(self, partition: Partition) -> None:
-        """Follow a partition that is hosted from now on, before it leads, if its topic needs it."""
+        """Follow a newly hosted partition, before it leads, if its topic needs this."""
         if partition.log.config.schedule_enable or os.path.exists(f"{partition.log.directory}/{SCHEDULES}"):
             self._follow(partition, is_change=False)
 
     def reconfigured(self, partition: Partition) -> None:
-        """Note that a partition's configs have changed."""
+        """Follow a partition whose configs have changed, or notify the object that follows it."""
         followed = self._followed.get(partition.key)
         if followed is not None and followed.partition is partition and not followed.is_closed:
             followed.reconfigured()
@@ -47,14 +48,14 @@ class Schedules:
             return
         before = self._followed.get(partition.key)
         if before is not None:
-            before.poke()  # it sees that its partition is not hosted, and ends
+            before.poke()  # the object detects that its partition is not hosted, and ends
         followed = self._followed[partition.key] = ScheduledPartition(partition, self._shared)
         if partition.log.kept_from is None:
             partition.log.kept_from = partition.log.log_start_offset
         followed.begin(is_change=is_change)
 
     def tick(self) -> None:
-        """Look at the clock, which may have jumped."""
+        """Check the clock, because it may have jumped."""
         for key, followed in list(self._followed.items()):
             if followed.is_closed:
                 del self._followed[key]
@@ -62,7 +63,7 @@ class Schedules:
                 followed.tick()
 
     async def close(self, *, clean: bool = True) -> None:
-        """Stop everything. What is not delivered goes on after the next start, or at the next leader."""
+        """Stop everything. Undelivered records are delivered after the next start, or by the next leader."""
         self._is_closed = True
         for followed in list(self._followed.values()):
             await followed.close(clean=clean)

@@ -1,6 +1,6 @@
-"""What all partitions of schedule topics on a broker share: its clock, its topics, one thread, and the way to targets.
+"""The shared parts of all partitions of schedule topics on a broker: clock, topics, a thread, and the path to targets.
 
-Owns the thread of the indexes, and the bounds on what is sent at the same time. Never decides anything.
+Owns the thread of the indexes, and the limits on batches that are sent at the same time. Never decides anything.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kbroker.scheduling.index import boot_id
 T = TypeVar("T")
 Outcome = ErrorCode | Awaitable[ErrorCode]
 BATCH_BYTES: Final = 1 << 19
-"""The most bytes of a batch, unless a single record is larger."""
+"""The maximum size of a batch in bytes, unless a single record is larger."""
 BATCH_RECORDS: Final = 1000
 
 
 class Deliveries(Protocol):
-    """Produces into the targets, here or at another broker (broker/own_produce.py)."""
+    """Produces to the targets, on this broker or on another one (broker/own_produce.py)."""
 
     def leader_of(self, topic: str, index: int) -> int:
         """Return the broker that leads a partition."""
@@ -36,7 +36,7 @@ class Deliveries(Protocol):
 
 
 class Places(Protocol):
-    """Limits what is sent at the same time, in total and to one broker (broker/places.py)."""
+    """Limits the number of batches that are sent at the same time, in total and to one broker (broker/places.py)."""
 
     def place(self, broker: int) -> AbstractAsyncContextManager[None]:
         """Wait for a place, and keep it until the context ends."""
@@ -46,7 +46,7 @@ class ProducerIds(Protocol):
     """The supply of producer ids."""
 
     def next(self) -> int:
-        """Return an id that was never supplied before; raises ApiError while there is none."""
+        """Return an id that was never supplied before; raises ApiError while no id is available."""
 
 
 class Shared:
@@ -76,12 +76,12 @@ class Shared:
     def call(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         """Run work of an index on the thread."""
         if self._pool is None:
-            self._short_turns = ShortTurns()  # SQLite gives the interpreter away at each step
+            self._short_turns = ShortTurns()  # SQLite releases the interpreter at each step
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-schedules")
         return asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
 
     def close(self) -> None:
-        """End the thread after its present work."""
+        """End the thread after its current work."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
@@ -89,6 +89,6 @@ class Shared:
             self._short_turns.end()
 
     def partitions(self, topic: str) -> int:
-        """Return the number of partitions of a topic; 0 if it is not known."""
+        """Return the number of partitions of a topic; 0 if the topic is unknown."""
         known = self.topic(topic)
         return 0 if known is None else len(known.partitions)

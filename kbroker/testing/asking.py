@@ -35,7 +35,7 @@ LATEST, EARLIEST = -1, -2
 """The timestamps in ListOffsets that mean the end and the beginning of a partition."""
 PATIENCE_S: Final = 10.0
 PAUSE_S: Final = 0.01
-"""How long a request is retried until the right broker handles it, and the pause between retries, in seconds."""
+"""The time for which a request is retried until the right broker handles it, and the pause between retries, in s."""
 _NOT_HOSTED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -60,15 +60,19 @@ class Asking:
         return self._services.controller.state
 
     def ask(self, request: Any, kind: type[Answer]) -> Answer:
-        """Let the broker handle a request in its newest version. Return the answer. Raises the handler's exceptions."""
+        """Let the broker handle a request in the API's newest version.
+
+        Return the answer. Raises the handler's exceptions.
+        """
         answer: Answer = self._calling.wait_for(handled(self._services, self._listener, request))
         assert isinstance(answer, kind)
         return answer
 
     def ask_leader(self, topic: str, index: int, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
-        """Send a request, as `ask` does, to the leader of a partition. `code` shows whether the leader has changed.
+        """Send a request, as `ask` does, to the leader of a partition.
 
-        A new topic is known a moment before its partitions are hosted; until these are hosted, the request is retried.
+        The error code that `code` returns shows whether the leader has changed. Brokers know a new topic a moment
+        before they host its partitions. Until they host them, the request is retried.
         """
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -123,14 +127,18 @@ class Asking:
         return found
 
     def wait_for_partitions(self, topics: Sequence[str], count: int) -> None:
-        """Wait until every broker knows this number of partitions of each topic. It is 0 for a deleted topic."""
+        """Wait until every broker knows this number of partitions of each topic.
+
+        The number is 0 for a deleted topic.
+        """
 
     def shares_in_use(
         self, group: str, most: int = 0, topic: str | None = None, partition: int | None = None
     ) -> list[InUse]:
-        """Return all or some share partitions of a group, in order. There are none while no member has a session.
+        """Return all or some share partitions of a group, in order.
 
-        Their lists `in_flight` together have at most `most` elements.
+        The result is empty while no member has a session. The lists `in_flight` of all these partitions together have
+        at most `most` elements.
         """
         found: list[InUse] = []
         for each in self._all_services():

@@ -33,10 +33,10 @@ _NO_LEADER: Final = frozenset(
 )
 """The errors of a broker that is no longer the leader, or does not know yet that it is the leader.
 
-Records that a former leader appended may still be in the log.
+The log may still contain records that a former leader appended.
 """
 _CHECK_S: Final = 0.05
-"""How often to check, in seconds, that the broker that handles a request is still the leader."""
+"""The interval, in seconds, of checks that the broker that handles a request is still the leader."""
 
 
 class _Moved(Exception):  # noqa: N818 - an outcome
@@ -45,7 +45,7 @@ class _Moved(Exception):  # noqa: N818 - an outcome
 
 @dataclass(frozen=True, slots=True)
 class _One:
-    """The role of the wanted broker: how to find it, the errors of other brokers, and the text if there is none."""
+    """The role of the wanted broker: a function that finds it, other brokers' errors, the text if there is none."""
 
     find: Callable[[], ClusterNode | None]
     not_it: frozenset[ErrorCode]
@@ -109,7 +109,10 @@ class ClusterAsking(Asking):
             time.sleep(PAUSE_S)
 
     def _known_everywhere(self, topic: str, count: int) -> bool:
-        """Whether all brokers know the same topic with this number of partitions. For 0: whether no broker knows it."""
+        """Whether all brokers know the same topic with this number of partitions.
+
+        For 0: whether no broker knows the topic.
+        """
         states = [each.metadata.state.topics.get(topic) for each in self._running().values()]
         counts = {0 if each is None else len(each.partitions) for each in states}
         return counts == {count} and len({None if each is None else each.topic_id for each in states}) == 1
@@ -140,10 +143,10 @@ class ClusterAsking(Asking):
     def _until_done(
         self, one: _One, request: Any, kind: type[Answer], code: Code[Answer], only_while_held: bool = False
     ) -> Answer:
-        """Retry at the broker with the role until one accepts. Raises ApiError if no broker has it for too long.
+        """Send a request to the broker with the role; retry until a broker accepts it.
 
-        With `only_while_held`, a request ends when its broker has lost the role, because followers never acknowledge
-        the records of a former leader.
+        Raises ApiError if no broker has the role for too long. With `only_while_held`, a request ends when its broker
+        has lost the role, because followers never acknowledge the records of a former leader.
         """
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -165,7 +168,7 @@ class ClusterAsking(Asking):
 
 
 async def _while_held(role: _One, node: ClusterNode, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Return the result of work at a broker. If the broker loses the role, cancel the work and raise _Moved."""
+    """Return the result of the work of a broker. If the broker loses the role, cancel the work and raise _Moved."""
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait([task], timeout=_CHECK_S))[0]:

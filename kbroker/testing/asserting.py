@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from kbroker.testing.differences import Row, aligned, matched, shortened
 
-if TYPE_CHECKING:  # imported here to keep `import kbroker` fast
+if TYPE_CHECKING:  # imported only here, to keep `import kbroker` fast
     from kbroker.testing.groups import Group, TopicPartition
     from kbroker.testing.requests import About, Request, Requests
     from kbroker.testing.topics import StoredRecord, Topic
@@ -34,7 +34,7 @@ Text = str | bytes | None
 
 
 class Fields(TypedDict, total=False):
-    """The expected fields of a record. A field that is not given may have any value."""
+    """The expected fields of a record. A field that is missing here may have any value."""
 
     key: Text
     value: Text
@@ -42,9 +42,9 @@ class Fields(TypedDict, total=False):
     partition: int
     offset: int
     timestamp: int
-    """In ms since the epoch."""
+    """The timestamp in ms since the epoch."""
     transaction: str | None
-    """"open", "committed" or "aborted"; None outside of a transaction."""
+    """The state of the record's transaction: "open", "committed" or "aborted". None outside of a transaction."""
 
 
 Expected = Text | tuple[Text, Text] | Fields
@@ -144,7 +144,8 @@ def assert_requested(
 def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> None:
     """Assert that clients sent no request of an API while requests were recorded (see `assert_requested`).
 
-    Fails also if clients connected before the recording began and no request was recorded. See `Requests.clear`.
+    The assertion also fails if clients connected before the recording began and no request was recorded. See
+    `Requests.clear`.
     """
     __tracebackhide__ = True
     if "timeout" in about:
@@ -268,7 +269,10 @@ def _offset(offset: int | None) -> str:
 
 
 def _requests_text(requests: Requests, found: Sequence[Request], api: str, about: About, expected: str) -> str:
-    """Return the matching requests, and the other requests of the API. If there are none, return those of all APIs."""
+    """Return a text with the matching requests and the API's other requests.
+
+    If there are none, it has those of all APIs.
+    """
     filters = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items())
     lines = [f"{api}{f' about {filters}' if filters else ''}: expected {expected}, there {_are(len(found))}"]
     lines += _list("+", found)

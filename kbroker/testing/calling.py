@@ -57,7 +57,7 @@ class Calling:
     def wait_for(self, work: Coroutine[Any, Any, Result], patience_s: float = PATIENCE_S) -> Result:
         """Run a coroutine on the broker's loop and return its result.
 
-        Raises RuntimeError if the broker has stopped, and if the caller is the broker's own thread (for instance a
+        Raises RuntimeError if the broker has stopped, or if the caller is the broker's own thread (for instance a
         fault's `where` function).
         """
         given_up = threading.Event()
@@ -65,7 +65,7 @@ class Calling:
         try:
             self.check_thread()
             self.check_alive()
-            with self._lock:  # so that `ended` finds the future; a closed loop refuses this call
+            with self._lock:  # so `ended` finds the future; a closed loop refuses this call
                 future = asyncio.run_coroutine_threadsafe(begun, self._loop)
                 self._waited.add(future)
         except BaseException:

@@ -17,7 +17,7 @@ class Changeable:
 
     def change(self, change: Change, **values: object) -> None:
         """Apply a change. Raises MissingError if the topic or group does not exist, and ApiError for other refusals."""
-        if change.of == "group" and not self._asking.partitions_of(OFFSETS_TOPIC):  # there is no coordinator to ask
+        if change.of == "group" and not self._asking.partitions_of(OFFSETS_TOPIC):  # there is no coordinator yet
             raise MissingError("group", self._name, ())
         for failure in change.make(self._asking, [self._name], values):
             if failure.missing:

@@ -16,7 +16,7 @@ Pair = tuple[int | None, int | None]
 _AROUND = 2
 _CHANGES = 20
 _CELLS = 250_000
-"""The most comparisons for a minimal difference. In longer sequences all elements count as different."""
+"""The maximum number of comparisons for a minimal difference. In longer sequences all elements count as different."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Row:
 
 
 def aligned(wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want, There], bool]) -> list[Pair]:
-    """Return the pairs in order, with as few unmatched elements as possible."""
+    """Return the pairs in order. They have the minimum number of unmatched elements."""
     begin, end = 0, 0
     shorter = min(len(wanted), len(there))
     while begin < shorter and same(wanted[begin], there[begin]):

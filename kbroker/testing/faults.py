@@ -1,4 +1,4 @@
-"""Faults that a test sets: which requests they affect, and with which outcome.
+"""Faults that a test sets. A fault defines the requests that it affects, and their outcome.
 
 Owns the faults, their filters, and the number of requests that each fault has affected. Never changes a request's bytes
 or a connection: interceptor.py carries out the plan that `Faults.plan` returns. A test's thread sets faults and the
@@ -67,7 +67,7 @@ class Fault:
         self.apis = apis
         """The names of the APIs; empty if the fault applies to all APIs."""
         self.value = value
-        """The value that `kind` needs: an error code and text, a number of ms, or a When."""
+        """The value that belongs to `kind`: an error code and text, a number of ms, or a When."""
         self.filter = wanted
         self.hits = 0
         """The number of requests that have met the fault."""
@@ -93,7 +93,7 @@ class Fault:
             error.add_note(f"in {self.call_text()}")
 
     def call_text(self) -> str:
-        """Return the call that repeats a storm, and the number of requests that the storm has affected."""
+        """Return the text of the call that repeats a storm, and the number of requests that the storm has affected."""
         apis = [] if not self.apis else [repr(sorted(self.apis))]
         arguments = ", ".join([*apis, *(f"{name}={value!r}" for name, value in self.filter.items())])
         return f"storm({arguments}), met by {self.hits} request{'' if self.hits == 1 else 's'}"
@@ -209,7 +209,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a request fails or is dropped, or how its connection breaks. For `value` see Fault."""
+    """The way in which a request fails or is dropped, or its connection breaks. For `value` see Fault."""
 
     kind: Kind
     value: Any
@@ -223,7 +223,7 @@ class Plan:
     delay_ms: float = 0.0
     throttle_ms: int = 0
     end: End | None = None
-    """How the request fails or is dropped, or how its connection breaks; None if it does not."""
+    """The way in which the request fails or is dropped, or its connection breaks; None if none of this happens."""
 
     def in_words(self) -> str:
         """Return a description of the plan."""
@@ -266,7 +266,7 @@ class Faults:
         self.storms: deque[Fault] = deque(maxlen=_STORMS_KEPT)
         """The latest storms, including removed ones."""
         self.waiting: set[Fault] = set()
-        """The faults that a thread waits for (`Fault.wait`)."""
+        """The faults for which a thread waits (`Fault.wait`)."""
         self.has_ended = False
         """Whether the broker has stopped, so that no request can meet a fault any more."""
 
@@ -302,7 +302,7 @@ class Faults:
         return self._set(Kind.DISCONNECT, api, When.of(when), filters)
 
     def throttle(self, ms: int, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
-        """Set throttle_time_ms in responses, as after an exceeded quota. Clients then pause for this number of ms."""
+        """Set throttle_time_ms in responses, as if a quota were exceeded. Clients then pause for this number of ms."""
         check_whole("ms", ms, 0, LONGEST_THROTTLE_MS)
         return self._set(Kind.THROTTLE, api, ms, filters)
 
@@ -316,9 +316,10 @@ class Faults:
         return self._set(Kind.DELAY, WRITING, ms, filters, that_write)
 
     def storm(self, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
-        """Make a share of all requests (default `rate`: 5 %) fail in ways that Kafka permits (see storm.py).
+        """Let a share of all requests fail in ways that Kafka permits (see storm.py).
 
-        With the same `seed`, the same requests in the same order have the same outcome.
+        The share is `rate`, by default 5 %. With the same `seed`, the same requests in the same order have the same
+        outcome.
         """
         if "seed" not in filters:
             raise TypeError("a storm has a seed, by which it can be repeated")
@@ -341,7 +342,7 @@ class Faults:
         return any(each.kind is Kind.REFUSE for each in self.active)
 
     def standing(self) -> list[Fault]:
-        """Return the active faults that a later request could meet."""
+        """Return the active faults that later requests could meet."""
         now_ms = self._now_ms()
         return [each for each in self.active if not each.is_over(now_ms)]
 

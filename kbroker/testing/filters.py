@@ -39,7 +39,10 @@ class When(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The view of a request that `where` functions receive. They return whether the fault applies to the request."""
+    """The view of a request that a `where` function receives.
+
+    The function returns whether the fault applies to the request.
+    """
 
     api: str
     version: int
@@ -83,7 +86,10 @@ class Filter(TypedDict, total=False):
     broker: int
     """Selects requests to the broker with this id, in a cluster."""
     where: Callable[[Seen], bool]
-    """A function that the broker's thread calls. `wait`, `remove` and the end of `with` raise its exception again."""
+    """A function that the broker's thread calls.
+
+    `wait`, `remove` and the end of the `with` block raise its exception again.
+    """
     times: int
     """The fault ends after this number of requests have met it."""
     skip: int

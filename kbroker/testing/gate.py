@@ -57,7 +57,7 @@ class Entrance:
             return self._behind(context, frame, out, spill)
         work = Work(entry, len(frame))
         work.keeps_frame = work.keeps_waiting = True
-        work.steps = self._steps(context, work, memoryview(bytes(frame)))  # the receive buffer is reused
+        work.steps = self._steps(context, work, memoryview(bytes(frame)))  # copied: the receive buffer is reused
         return work
 
     async def _steps(self, context: RequestContext, work: Work, frame: memoryview) -> Framed:

@@ -46,9 +46,9 @@ Answer = TypeVar(
     DescribeShareGroupOffsetsResponse,
 )
 MOST_IN_FLIGHT: Final = 10_000
-"""The default for the most runs of records in flight to return."""
+"""The default for the maximum number of runs of records in flight to return."""
 _LOADING_S, _PAUSE_S = 10.0, 0.002
-"""How long to wait for a coordinator that still reads its log (for instance after a reset), and between tries, in s."""
+"""The seconds to wait for a coordinator that still reads its log (for instance after a reset), and between tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Group(Changeable):
             begun = {place: each.start_offset for place, each in self._share_offsets().items()}
             begun |= {(each.topic, each.partition): each.start_offset for each in self._asking.shares_in_use(self.id)}
             return {place: offset for place, offset in begun.items() if offset >= 0}
-        if not self._asking.partitions_of(OFFSETS_TOPIC):  # no group existed yet, so there is no coordinator
+        if not self._asking.partitions_of(OFFSETS_TOPIC):  # no group has existed yet, so there is no coordinator
             return {}
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.id, topics=None)])
         deadline = time.monotonic() + _LOADING_S
@@ -199,9 +199,9 @@ class Group(Changeable):
     ) -> list[InFlight]:
         """Return at most `count` runs of a share group's records in flight, in order. A run has records of one state.
 
-        Records are in flight from the start offset to the last delivered record. This includes records that are done
-        while an earlier record is not. The result is empty while no member has a session, and for a group of another
-        type.
+        Records are in flight from the start offset to the last delivered record. This includes a record that is done
+        while an earlier record is not done. The result is empty while no member has a session, and for a group of
+        another type.
 
         Raises KeyError for a topic that does not exist (yet).
         """
@@ -238,7 +238,7 @@ class Group(Changeable):
         return sum(max(0, each) for each in lags.values())
 
     def _without_done(self, lags: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the lags of a share group's partitions, without the records after the start offset that are done."""
+        """Return the lags of a share group's partitions. Records after the start offset that are done do not count."""
         stored = {place: each.lag for place, each in self._share_offsets().items() if each.lag >= 0}
         done = {(each.topic, each.partition): each.done for each in self._asking.shares_in_use(self.id)}
         return {place: lag - done[place] if place in done else stored.get(place, lag) for place, lag in lags.items()}
@@ -264,7 +264,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 class Groups(Mapping[str, Group]):
-    """The groups by id. A group that does not exist (yet) can also be inspected: it is "Dead" and has no members.
+    """The groups by id. A test may also inspect a group that does not exist (yet): it is "Dead" and has no members.
 
     `"billing" in broker.groups` is true only for a group that exists.
     """

@@ -70,10 +70,10 @@ class Interceptor:
         if self._recorder is not None and not self._faults.active:
             return self._recorder.run(context, frame, out, spill)
         entry, correlation_id, position = self._dispatcher.head(context, frame)
-        if entry.version != context.version:  # an unknown version of ApiVersions: not useful to a test
+        if entry.version != context.version:  # an unknown version of ApiVersions is of no use to a test
             return self._run(context, frame, out, spill)
         if self._requests.on:
-            frame = memoryview(bytes(frame))  # the receive buffer is reused
+            frame = memoryview(bytes(frame))  # a copy, because the receive buffer is reused
         try:
             request = decode(entry.api.request, entry.version, frame[position:])
         except Malformed as err:
@@ -140,7 +140,7 @@ class Interceptor:
                 read = partial(message_of, entry)
                 self._requests.end_request(request, data, read, clock.monotonic_ms() - began)
         if plan is not None and plan.end is not None and plan.end.kind is Kind.DROP:
-            # Answers are in the order of requests, so after a missing answer the client could not match later answers.
+            # Answers have the order of requests. So after a missing answer the client could not match later answers.
             await self._pause(None)
         return answer
 
@@ -295,7 +295,7 @@ def _throttled(
 
 
 def _break(answer: tuple[bytearray, Spill] | None, when: When) -> None:
-    """Send the part of the answer that `when` specifies, then close the connection."""
+    """Send the part of the answer that `when` specifies. Then close the connection."""
     data = b"" if answer is None else joined_bytes(answer)
     sent = {When.MIDDLE: len(data) // 2, When.AFTER: len(data)}.get(when, 0)
     raise CloseConnection(_BREAK, data[:sent])

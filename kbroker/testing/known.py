@@ -15,9 +15,9 @@ from kbroker.testing.subjects import could_name
 
 _SUBJECTS: Final = ("topic", "partition", "group", "transactional_id")
 _LONGEST: Final = 100
-"""The most characters of a wrong name that are compared and shown."""
+"""The maximum number of characters of a wrong name that are compared and shown."""
 _MOST: Final = 150
-"""The most names that a message lists if no name is similar."""
+"""The maximum number of names that a message lists if no name is similar."""
 
 
 def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """The errors that a test gets: Kafka's error with the topic or group, or a missing name with the existing names.
 
-Owns these errors. They do not list the broker's internal topics. Never sends a request.
+Owns these errors. Their texts do not list the broker's internal topics. Never sends a request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MissingError(KeyError):
         super().__init__(unknown(what, str(name), known))
 
     def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would quote the text
+        return str(self.args[0])  # the method of KeyError would quote the text
 
 
 def topic_state(name: str, state: ClusterState) -> TopicState:
@@ -48,7 +48,7 @@ def visible(state: ClusterState) -> list[str]:
 
 
 def listing(what: str, names: Iterable[str]) -> str:
-    """Return "<what: names>". If the names cannot be listed, the text has the error instead of the names."""
+    """Return "<what: names>". If the names cannot be listed, the text contains the error instead of the names."""
     try:
         there = list(names)
     except (RuntimeError, TimeoutError, ApiError) as err:

@@ -1,7 +1,7 @@
 """Faults and recorded requests of a cluster in one process. All of its brokers share them.
 
-Connects them to all running brokers, and to brokers that start later. Requests between brokers meet no fault and are
-not recorded. Never decides the outcome of a request.
+Connects the faults and requests to all running brokers, and to brokers that start later. Requests between brokers meet
+no fault and are not recorded. Never decides the outcome of a request.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class ClusterSteering:
     def record(self) -> Requests:
         """Return the requests. The recording begins at the first call."""
         if not self.requests.on:
-            self.requests.start(late=True)  # perhaps: connections between brokers count, too
+            self.requests.start(late=True)  # always: a count of connections would include those between brokers
             self._changed()
         return self.requests
 
     def follow(self) -> None:
-        """Make the running brokers use the current faults and recording. Call this on their loop."""
+        """Let the running brokers use the current faults and recording. Call this on the brokers' loop."""
         wanted = bool(self.faults.active) or self.requests.on
         running = list(self._nodes())
         for node in running:

@@ -1,4 +1,6 @@
-"""The recording of requests and answers as bytes, while there are no faults. A broker can afford to record always.
+"""The recording of requests and answers as bytes, while there are no faults.
+
+It costs so little that a broker can always record.
 
 Owns the data of a request that is stored on arrival: its bytes, its sender, the partitions of its fetch session, and
 the names of topics that are deleted later. A request is decoded on first access. Never changes a request or its
@@ -29,7 +31,7 @@ _ID_LENGTH: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 _BEFORE_ID: Final = 10
 _SESSIONS_FROM, _NO_REPLICA_FROM, _BEFORE_SESSION = 7, 15, 13
-"""The first Fetch versions with sessions, and without a leading replica id; the bytes before the session id."""
+"""The first Fetch version with sessions, the first without a leading replica id, the bytes before the session id."""
 _FETCH: int = FetchRequest.KEY  # type: ignore[attr-defined]
 _Known = tuple[tuple[str, bytes, int], ...]
 """The partitions of a fetch session."""
@@ -62,7 +64,7 @@ class Recorder:
             raise
         key, version = _HEADER.unpack_from(raw)
         entry = self._dispatcher.entry(key, version)
-        if entry.version != version:  # an unknown version of ApiVersions: not useful to a test
+        if entry.version != version:  # an unknown version of ApiVersions is of no use to a test
             return work
         known: _Known = self._known(raw, entry) if key == _FETCH else ()
         read = partial(self._read, entry, raw, context.client_id, context.principal, context.listener, known)
@@ -109,7 +111,7 @@ class Recorder:
         try:
             request = _decoded(entry, raw)
             subjects = subjects_of(request, self._name)
-        except Malformed:  # the dispatcher detects this only later, when it decodes a long frame in steps
+        except Malformed:  # the dispatcher detects this error only later, when it decodes a long frame in steps
             request, subjects = None, Subjects()
         for name, topic_id, index in known:
             found = name or self._name(topic_id)
@@ -129,7 +131,10 @@ class Recorder:
         self._names = names
 
     def _known(self, raw: bytes, entry: Entry) -> _Known:
-        """Return a fetch session's partitions before this request. The object is the same until they change."""
+        """Return a fetch session's partitions before this request.
+
+        The returned object is the same until the partitions change.
+        """
         number = _session_id(raw, entry)
         session = self._services.fetch_sessions.get(number) if number else None
         if session is None:

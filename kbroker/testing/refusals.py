@@ -1,6 +1,6 @@
 """The answer to a request that a fault refuses. The error is in the field in which a client expects it.
 
-Owns the answers of those APIs whose requests the broker itself never refuses completely. The registry of handlers has
+Owns the answers of the APIs whose requests the broker itself never refuses completely. The registry of handlers owns
 the answers of all other APIs. Never decides which requests are refused.
 """
 
@@ -126,7 +126,7 @@ def _describe_consumer_groups(
 
 
 def _describe_log_dirs(_request: DescribeLogDirsRequest, code: int, _: str | None) -> DescribeLogDirsResponse:
-    """Set the error also in a directory, because versions 1 and 2 have no other field for it."""
+    """Also set the error in a directory, because versions 1 and 2 have no other field for the error."""
     return DescribeLogDirsResponse(error_code=code, results=[DescribeLogDirsResult(error_code=code)])
 
 

@@ -18,9 +18,9 @@ from kbroker.testing.filters import Seen
 from kbroker.testing.known import check_apis, check_filters
 
 KEPT = 10_000
-"""The most requests that are kept; the oldest are dropped first."""
+"""The maximum number of requests that are kept; the oldest are dropped first."""
 KEPT_BYTES = 16 * 1024 * 1024
-"""The most bytes of requests and answers that are kept."""
+"""The maximum number of bytes of requests and answers that are kept."""
 
 
 class About(TypedDict, total=False):
@@ -56,7 +56,10 @@ class Request:
         read: Callable[[bytes], Any] | None = None,
         duration_ms: float | None = None,
     ) -> None:
-        """Create the request. `seen` may be a function that the first reader's thread calls. `end` adds an answer."""
+        """Create the request.
+
+        `seen` may be a function; the thread of the first reader then calls it. `end` adds an answer.
+        """
         self._seen = seen
         self.size = size if answer is None else size + len(answer)
         """The size of request and answer, in bytes."""
@@ -65,7 +68,7 @@ class Request:
         self.time_ms = time_ms
         """The time when the request arrived, in ms since the epoch, by the broker's clock."""
         self.duration_ms = duration_ms
-        """How long the request took, in ms; None until it is done."""
+        """The duration of the request, in ms; None until the request is done."""
         self.fault: str | None = None
         """The fault that the request met, like "fail NOT_LEADER_OR_FOLLOWER"."""
         self.number = 0
@@ -99,7 +102,10 @@ class Request:
 
     @property
     def answer(self) -> Any:
-        """The decoded answer; None if there is none yet, the client requested none, or a fault dropped it."""
+        """The decoded answer.
+
+        None if there is no answer yet, if the client requested none, or if a fault dropped it.
+        """
         if self._answer is None or self._read is None:
             return None
         return self._read(self._answer)
@@ -143,7 +149,7 @@ class Requests(Sequence[Request]):
         self._changed = threading.Condition()
 
     def start(self, *, late: bool) -> None:
-        """Start to record. `late` means that clients may have sent requests before."""
+        """Start to record. `late` means that clients may have sent requests before the start."""
         self.on = True
         self._is_late = late
 
@@ -192,7 +198,10 @@ class Requests(Sequence[Request]):
         return self._count
 
     def after(self, number: int) -> list[Request]:
-        """Return the requests answered after the request `number`, in the order of answers. Old ones may be missing."""
+        """Return the requests that were answered after request `number`, in the order of answers.
+
+        Old requests may be missing.
+        """
         with self._changed:
             return self._after(number)
 

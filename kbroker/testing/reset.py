@@ -36,7 +36,7 @@ async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = (
     settled = controller.published()
     if settled is not None:
         await settled
-    node.services.share.forget_all()  # what is known about topics that are kept
+    node.services.share.forget_all()  # this also drops the state of topics that are kept
     delete_ownerless(node)
     node.server.shorten_pauses(math.inf)
 

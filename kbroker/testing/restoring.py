@@ -4,8 +4,8 @@ Owns the order of the steps, during which requests wait at the gate. First, file
 a thread. Then all changes are deleted, as in a reset, and the snapshot's logs replace the current logs. Never changes a
 snapshot.
 
-Numbers that clients remember never decrease. Leader epochs increase with each restore, as after the election of a
-leader with fewer records, so that consumers detect the truncation. Producer ids are never reused, and each
+Epochs and ids that clients remember never decrease. Leader epochs increase with each restore, as after the election of
+a leader that lacks some records. So consumers detect the truncation. Producer ids are never reused, and each
 transactional id keeps its current epoch.
 """
 
@@ -46,7 +46,7 @@ _PIECE: Final = 1 << 20
 
 
 def make_files(node: BrokerNode, logs: Iterable[KeptLog], state: ClusterState, made: dict[Key, MadeAhead]) -> None:
-    """Create the files of kept logs beside the current ones. First add each to `made`, in case of an OSError."""
+    """Create the files of kept logs beside the current files. Add each file to `made` first, in case of an OSError."""
     online = [manager.directory for manager in node.logs.online]
     for kept in logs:
         topic, index = kept.key
@@ -107,7 +107,7 @@ def changed_logs(node: BrokerNode, snapshot: Snapshot) -> list[KeptLog]:
 
 
 def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
-    """Whether a topic still exists unchanged. False for a coordinator's topic, whose content is loaded again."""
+    """Whether a topic still exists unchanged. False for a coordinator's topic, because its content is loaded again."""
     now = state.topics.get(name)
     if now is None or name in (OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC):
         return False
@@ -148,7 +148,7 @@ async def _put_logs_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, M
     make_files(node, (each for each in logs if each.key not in made), snapshot.state, made)
     names = {each.key[0] for each in logs}
     decided = node.controller.decided
-    views = (topic for topic in snapshot.state.topics.values() if topic.source is not None)  # which have no logs
+    views = (topic for topic in snapshot.state.topics.values() if topic.source is not None)  # views have no logs
     names |= {each.name for each in views if not _is_same(decided, each.name, each)}
     kept = snapshot.state.topics.keys() - names
     await reset(node, snapshot.state, kept)

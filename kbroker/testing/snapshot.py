@@ -2,7 +2,7 @@
 
 Owns the cluster's state and the logs of that moment. The logs are files under other names in a directory that is
 deleted with the snapshot. If the file system allows it, they are hard links, so that a snapshot takes no time and no
-space. Later appends are beyond the recorded size, and deletion or compaction does not affect the second name. Never
+space. Later appends are beyond the recorded size. Deletion or compaction does not affect a file's second name. Never
 restores anything: restoring.py does.
 """
 
@@ -26,7 +26,7 @@ from kbroker.partition import Partition
 from kbroker.testing.waiting import until
 
 _GROWING: Final = (LOG_SUFFIX, TXN_INDEX_SUFFIX)
-"""The files of the active segment that are only appended to. The segment's indexes are rebuilt."""
+"""The files of the active segment to which the broker only appends. The segment's indexes are rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,10 @@ class KeptLog:
     """The base offset and size in bytes of each segment."""
     epochs: tuple[tuple[int, int], ...]
     open_producers: tuple[ProducerEntry, ...]
-    """The producers with an open transaction. Others are forgotten, and may continue with any sequence number."""
+    """The producers with an open transaction.
+
+    The state of other producers is dropped, so they may continue with any sequence number.
+    """
     had_producers: bool
     may_have_holes: bool
     cleaned_to: int | None
@@ -69,7 +72,7 @@ class Snapshot:
         self.logs = logs
         self.clock_ahead_ms = 0
         self.restored_in: dict[Key, int] = {}
-        """The leader epoch of each log when it was last restored from this snapshot."""
+        """The leader epoch that each log got when it was last restored from this snapshot."""
         self._end = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
 
     def __repr__(self) -> str:

@@ -19,15 +19,15 @@ _LAST_MS: Final = 253_370_764_800_000
 
 
 class SteeredClock(SystemClock):
-    """Shows the machine's time until a test moves it. The time then continues from the new moment."""
+    """Shows the machine's time until a test moves the clock. The time then continues from the new moment."""
 
     def __init__(self) -> None:
         self._wall_ms = 0
         self._monotonic_ms = 0
         self.moved: Callable[[float], None] | None = None
-        """A function that is called after a move with the elapsed ms. It returns when all due work is done."""
+        """A function that is called with the elapsed ms after each move. It returns when all due work is done."""
         self.turn: Callable[[], AbstractContextManager[None]] = nullcontext
-        """The context of a move, which excludes other moves at the same time."""
+        """The context of a move. It excludes other moves at the same time."""
 
     def __repr__(self) -> str:
         return (
@@ -52,8 +52,8 @@ class SteeredClock(SystemClock):
     ) -> None:
         """Advance the time by the sum of the arguments: sessions and transactions expire, retention runs.
 
-        Returns when all due work is done; long work has then at least begun. Raises ValueError for a negative sum (use
-        `set`), and for a time after the year 9998. Raises TypeError for a number without a unit.
+        Returns when all due work is done; work that takes long has at least begun. Raises ValueError for a negative sum
+        (use `set`), and for a time after the year 9998. Raises TypeError for a number without a unit.
         """
         if not isinstance(by, timedelta):
             raise TypeError(f"advance({by!r}) has no unit: advance(seconds={by!r}), or a timedelta")
@@ -81,7 +81,7 @@ class SteeredClock(SystemClock):
 
     @property
     def ahead_ms(self) -> int:
-        """By how many ms the clock is ahead of the machine's time."""
+        """The number of ms by which the clock is ahead of the machine's time."""
         return self._wall_ms
 
     def reset(self, ahead_ms: int = 0) -> None:

@@ -29,8 +29,10 @@ if TYPE_CHECKING:  # imported only when a test takes a snapshot
 
 _COPYING_S = 600.0
 _PAUSE_S, _PAUSES = 0.01, 500
-"""The seconds between checks for the end of a compaction, and of schedules that are due, and the most checks: five
-seconds in total."""
+"""The seconds between checks, and the maximum number of checks.
+
+The checks wait for the end of a compaction, or of schedules that are due, for five seconds in total.
+"""
 
 
 class Steering(Calling):
@@ -80,18 +82,18 @@ class Steering(Calling):
             await node.periodic_work.tick()
             for partition in list(node.replicas):
                 if partition.log.maturity is not None:
-                    partition.poke()  # the timers of fetches do not move
+                    partition.poke()  # the timers of fetches do not move with the clock
             for followed in node.schedules:
-                followed.poke()  # its timer does not move
+                followed.poke()  # the timer of schedules does not move with the clock
             for _ in range(_PAUSES):
                 if not node.logs.cleaning and all(each.is_settled for each in node.schedules):
                     return
                 await asyncio.sleep(_PAUSE_S)
 
     def reset(self, first: ClusterState) -> None:
-        """Reset everything to its state at the start (see reset.py), without faults and recorded requests.
+        """Reset everything to its state at the start (see reset.py).
 
-        The clock shows the machine's time again.
+        Afterwards there are no faults and no recorded requests, and the clock shows the machine's time.
         """
         with self.turn():
             self.wait_for(self._reset(first))
@@ -120,9 +122,10 @@ class Steering(Calling):
             return taken
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Restore everything to its state at the time of a snapshot (see restoring.py). Otherwise do as `reset` does.
+        """Restore everything to its state at the time of a snapshot (see restoring.py).
 
-        The clock is again as far ahead of the machine's time as it was at the snapshot.
+        All other steps are those of `reset`. Afterwards the clock is as far ahead of the machine's time as it was at
+        the snapshot.
         """
         if not hasattr(snapshot, "node"):
             raise TypeError(f"restore takes the result of snapshot(), not {snapshot!r}")

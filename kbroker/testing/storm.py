@@ -1,7 +1,7 @@
 """Random faults that Kafka permits. In a cluster with failures they can happen to any request.
 
-Owns which faults are legal for which API, and the default share of requests with a fault. Never decides which requests
-meet a fault: faults.py does.
+Owns the list of faults that are legal for each API, and the default share of requests with a fault. Never decides which
+requests meet a fault: faults.py does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Squall = tuple[str, float | When | E]
 
 
 def squall(api: str, version: int, chance: random.Random) -> Squall:
-    """Return the outcome of one request: ("delay", ms), ("disconnect", When) or ("fail", error)."""
+    """Return the outcome of one request, as ("delay", ms), ("disconnect", When) or ("fail", error)."""
     kind = chance.choice(("delay", "disconnect", "fail", "fail"))
     errors = [each for each in ERRORS.get(api, ()) if not (each == E.FETCH_SESSION_ID_NOT_FOUND and version < 7)]
     if kind == "fail" and errors:

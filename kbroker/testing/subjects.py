@@ -14,9 +14,9 @@ from typing import Any
 from kbroker.protocol.schema import Scalar
 
 Keeps = Callable[[str | None, int | None], bool]
-"""Returns whether a topic (by name), or one of its partitions, belongs to a part of a request."""
+"""A function that returns whether a topic (by name), or one of its partitions, belongs to a part of a request."""
 Names = Callable[[bytes], "str | None"]
-"""Returns the name of the topic that has this id."""
+"""A function that returns the name of the topic that has an id."""
 
 _TOPICS = frozenset(
     {
@@ -125,7 +125,7 @@ def _indexes(element: Any) -> Iterator[int]:
 
 
 def part_of(message: Any, keeps: Keeps, names: Names) -> tuple[Any, bool]:
-    """Return a copy of a message with only a part of its topics and partitions, and whether it has any.
+    """Return a copy of a message with only a part of its topics and partitions, and whether this part has any.
 
     Fields without topics are in every part.
     """
@@ -161,7 +161,7 @@ def _kept(topics: Iterable[Any], keeps: Keeps, names: Names) -> Iterator[Any]:
 
 
 def joined(answer: Any, other: Any, names: Names) -> Any:
-    """Return an answer, with the topics and partitions of another answer of the same API added."""
+    """Return an answer that also contains the topics and partitions of another answer of the same API."""
     whole = copy(answer)
     for spec in type(answer).SPECS:
         kept, added = getattr(answer, spec.name), getattr(other, spec.name)

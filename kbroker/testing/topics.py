@@ -50,7 +50,7 @@ class StoredRecord:
     producer_id: int
     """The id of the producer, or -1 if there is none."""
     transaction: str | None
-    """"open", "committed" or "aborted"; None outside of a transaction."""
+    """The state of the record's transaction: "open", "committed" or "aborted". None outside of a transaction."""
 
     @property
     def text(self) -> str:
@@ -100,8 +100,8 @@ class Topic(Changeable):
         """Return the records of one partition, or of all partitions one after another, in order of offset.
 
         With "read_committed", records of open and aborted transactions are omitted, as for a consumer. Each partition
-        is read from the offset `start` on. At most `count` records of each partition are read; omitted records count as
-        well. Records that are younger than the topic's `delivery.delay.ms` are not returned.
+        is read from the offset `start` on. At most `count` records of each partition are read, including the omitted
+        records. Records that are younger than the topic's `delivery.delay.ms` are not returned.
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"isolation is read_uncommitted or read_committed, not {isolation!r}")
@@ -202,7 +202,7 @@ class Topic(Changeable):
     def _outcomes_in_source(
         self, batches: Sequence[tuple[BatchHeader, memoryview]], source: Topic, index: int
     ) -> dict[int, str]:
-        """Return the outcomes of a view's batches: a view does not show how its last transactions ended."""
+        """Return the outcomes of a view's batches. The view itself does not show how its last transactions ended."""
         there = list(source._batches(index, 0))
         by_offset = {there[number][0].base_offset: outcome for number, outcome in _outcomes(there).items()}
         return {

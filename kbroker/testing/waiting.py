@@ -1,6 +1,6 @@
 """Waits for a condition with a deadline, in a test's own thread and in the broker's loop.
 
-Decides how often the condition is checked, and builds the message after the deadline. Knows nothing about the
+Decides the interval between checks of the condition, and builds the message after the deadline. Knows nothing about the
 condition.
 """
 

@@ -1,4 +1,4 @@
-"""`kbroker perf`: how fast a cluster accepts and delivers records, and how long a record takes end to end.
+"""`kbroker perf`: measures the rates at which a cluster accepts and delivers records, and end-to-end times of records.
 
 Owns the verbs, which measure like kafka-producer-perf-test, kafka-consumer-perf-test and kafka-e2e-latency.
 """

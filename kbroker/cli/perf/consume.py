@@ -1,6 +1,6 @@
-"""`kbroker perf consume`: how fast the records of topics arrive.
+"""`kbroker perf consume`: measures the rate at which the records of topics arrive.
 
-Owns the start of the measurement, which is the subscription, and its end, which is the last requested record.
+Owns the start and the end of the measurement: the subscription, and the arrival of the last requested record.
 """
 
 from __future__ import annotations

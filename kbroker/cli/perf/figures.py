@@ -1,7 +1,7 @@
 """The figures of a run: records, bytes, and both per second.
 
 Owns the definition of a run's time, the percentiles, and the distribution of single records' times. Times are counted
-in microseconds, in buckets whose width is at most a thousandth of the time, so that memory does not grow with the
+in microseconds, in buckets. The width of a bucket is at most a thousandth of the time. So memory does not grow with the
 number of records. The minimum, the maximum and the mean are exact. Never reads a clock.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 
 PERCENTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 _BITS: Final = 11
-"""The significant bits of a counted time: there are at least 1,024 buckets between a time and its double."""
+"""The number of significant bits of a counted time: there are at least 1,024 buckets between a time and its double."""
 
 
 class Times:
@@ -65,12 +65,12 @@ def _bucket(microseconds: int) -> int:
 
 
 MB: Final = 1024 * 1024
-"""The bytes of 1 MB in Kafka's tools."""
+"""The number of bytes of 1 MB in Kafka's tools."""
 
 
 @dataclass(slots=True)
 class Run:
-    """The records since a time, their bytes, and each record's time if known."""
+    """The number of records since a time, their size in bytes, and each record's time if known."""
 
     began: float
     ended: float = 0.0

@@ -1,7 +1,7 @@
-"""`kbroker perf latency`: how long a record takes from a producer to a consumer, one at a time.
+"""`kbroker perf latency`: measures the time of records from a producer to a consumer, one record at a time.
 
-Owns the measurement: from the call that sends a record to its arrival at a waiting consumer. Each record is sent only
-after the previous one has been acknowledged, received and verified.
+Owns the measured time: from the call that sends a record to the record's arrival at a waiting consumer. Each record is
+sent only after the previous one has been acknowledged, received and verified.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbroker.cli.perf.senders import Sender, open_sender
 from kbroker.cli.produce import ACKS
 
 _MARK: Final = 16
-"""The bytes of a record that identify it."""
+"""The number of bytes that identify a record."""
 _SLICE_S: Final = 0.1
 _FETCH_BYTES: Final = 1024 * 1024
 

@@ -1,4 +1,4 @@
-"""The progress of a measurement, as a bar on a terminal or a line at intervals, and its end by a signal.
+"""The progress of a measurement, as a bar on a terminal or a line at intervals, and the measurement's end by a signal.
 
 Owns the intermediate output on standard error; the result goes to standard output. Each check costs the measurement one
 comparison. After Ctrl-C or SIGTERM the measurement ends at its next step and shows its results. The first signal raises
@@ -34,7 +34,7 @@ class Live(Protocol):
 
 
 class _Lines:
-    """Prints a line at intervals, about the work since the previous line."""
+    """Prints a line at intervals. Each line reports the work since the previous line."""
 
     def __init__(self, interval_s: float, total: int) -> None:
         self._interval_s = interval_s
@@ -101,13 +101,13 @@ class Stop:
 
     @property
     def status(self) -> int:
-        """The exit status after a stop."""
+        """The exit status after a signal has stopped the measurement."""
         return of_signal(self.number)
 
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Yield an object that becomes true at the first signal."""
+    """Yield an object whose truth value becomes true at the first signal."""
     stop = Stop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

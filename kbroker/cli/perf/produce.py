@@ -1,4 +1,4 @@
-"""`kbroker perf produce`: how fast a topic accepts records, and how long each record waits for its acknowledgement.
+"""`kbroker perf produce`: measures the rate at which a topic accepts records, and the times until acknowledgements.
 
 Owns the records and the limit of their rate. A record counts when it is acknowledged, never when it is sent.
 """

@@ -36,7 +36,7 @@ class Receiver(Protocol):
         """Return the values of at most `most` records; wait for records for at most `seconds`."""
 
     def taken_octets(self) -> int:
-        """Return how many bytes of keys and values were received so far."""
+        """Return the number of bytes of keys and values that were received so far."""
 
     def close(self) -> None:
         """Leave the group."""
@@ -143,7 +143,7 @@ def open_receiver(
         "receive_buffer_bytes": _SOCKET_BYTES,
     }
     if chosen(client) == "confluent-kafka":
-        own["group_id"] = group or "kbroker-perf-without-group"  # librdkafka requires it even without a group
+        own["group_id"] = group or "kbroker-perf-without-group"  # librdkafka requires a group id even without a group
         haste = {"fetch.error.backoff.ms": 0, "fetch.queue.backoff.ms": 0} if hasty else {}
         return Confluent(settings_of(connection, own, {"enable.auto.commit": False, **haste}, OTHERWISE))
     return KafkaPython(

@@ -1,7 +1,7 @@
 """The measured producers: confluent-kafka's (librdkafka) if installed, or kafka-python's.
 
 Owns the functions of these clients that a measurement needs. Owns the definition of a record's time: it begins with the
-call that sends the record, which waits while the client's buffer is full, and ends with the acknowledgement.
+call that sends the record, and ends with the acknowledgement. That call waits while the client's buffer is full.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LINGER_MS: Final = 5
 _PATIENCE_S: Final = 30.0
 _GRACE_S: Final = 2.0
 _SLICE_S: Final = 0.1
-"""The most seconds between checks for a stop."""
+"""The maximum time in seconds between checks for a stop."""
 Acknowledged = Callable[[float | None, str | None], None]
 """Receives a record's result: the seconds that it took, or its error."""
 
@@ -55,7 +55,7 @@ class Sender(Protocol):
 
 
 class _Grace:
-    """The time limit for records in flight after a measurement is stopped."""
+    """The time limit, in seconds, for records in flight after a measurement is stopped."""
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
@@ -196,7 +196,7 @@ def open_sender(
 
 
 OTHERWISE: Final = "; --client kafka-python takes it"
-"""The end of the message that refuses a setting which only kafka-python has."""
+"""The end of the message about a refused setting that only kafka-python has."""
 
 
 def chosen(client: str) -> str:

@@ -1,7 +1,7 @@
 """`kbroker pipeline events`: website events into a topic, simulated or from web servers' logs.
 
-Owns the verb's options and its last line. Three modes: in real time (the default), a span of simulated time as fast as
-possible (`--days`), and logs as fast as they are read (`--from-log`).
+Owns the verb's options and its last line. The verb has three modes: events in real time (the default), a span of
+simulated time as fast as possible (`--days`), and logs as fast as they are read (`--from-log`).
 """
 
 from __future__ import annotations
@@ -141,13 +141,13 @@ def _simulated(options: dict[str, Any]) -> _Run:
     if options["lookup_out"] is not None:
         _write_lookup(options["lookup_out"], source.visitors)
     until = event_options.start_ms + seconds * 1000 if seconds is not None else None
-    # The source's own counts include records that it yields but that are not sent afterwards.
+    # The source's own counts also include records that it has yielded and that are not sent.
     counts = Counts()
     return _Run(_counted(source, counts), counts, live, until, options["count"], of_the_past=not live)
 
 
 def _counted(source: EventSource, counts: Counts) -> Iterator[Arrival]:
-    """Yield records; count each record when the next one is requested, because only then it has been sent."""
+    """Yield records; count each one when the next record is requested, because only then it was certainly sent."""
     for record in source:
         now = source.counts
         seen = (now.events, now.late, now.duplicates, now.malformed)
@@ -244,7 +244,7 @@ def _now_ms() -> float:
 
 @dataclass(slots=True)
 class _Stop:
-    """The number of the received signal, or 0; true if the verb must stop."""
+    """The number of the received signal, or 0. As a truth value: whether the verb must stop."""
 
     number: int | None = None
 

@@ -104,7 +104,7 @@ def with_connectors(spark: SparkOptions, file_format: str, *paths: str) -> Spark
 
 
 def require_lookup(spark: SparkOptions, path: str) -> None:
-    """Raise PipelineError if this is clearly not a lookup."""
+    """Raise PipelineError if this path is clearly not a lookup."""
     kind_of(path)
     _require(spark, path, "", f"there is no lookup {path}")
 

@@ -1,4 +1,4 @@
-"""`kbroker pipeline visits` and `recount`: visits by organisation and day, streamed and from an archive."""
+"""`kbroker pipeline visits` and `recount`: count visits by organisation and day, from a stream and from an archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
 """Bytes of records in readable form: JSON, text, hex, Avro, Protobuf.
 
-Owns the choice of the form. Records are hostile: all work here is bounded in time and memory.
+Owns the choice of the form. Records may be hostile, so all work here is bounded in time and memory.
 """

@@ -2,9 +2,10 @@
 
 Owns the choice of accepted schemas. Decodes a value completely or not at all. Never resolves schemas.
 
-Three checks find schemas with which a few bytes can do harm. Lists whose items take no bytes: five bytes can claim a
-billion items. Nested records with many fields that take no bytes: large values from no bytes at all. A type that
-contains itself: each byte can add a level of nesting.
+Three checks find schemas with which a few bytes can do harm. The first finds lists whose items take no bytes, because
+five bytes can claim a billion items. The second finds nested records with many fields that take no bytes, because no
+bytes at all decode to a large value. The third finds a type that contains itself, because each byte can add a level of
+nesting.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def parsed(text: str) -> Any:
 
     try:
         schema = json.loads(text)
-        # fastavro's hints would change the schema, which is checked and shown below.
+        # fastavro's hints would change the schema. The schema is checked and shown below.
         found = parse_schema(schema, _write_hint=False)
     except (ValueError, RecursionError):
         raise WrongInput("an Avro schema is JSON") from None
@@ -51,7 +52,7 @@ def about(schema: Any) -> str:
 
 
 def decoder(schema: Any) -> Callable[[bytes], Any]:
-    """Return a decoder of values, which raises ValueError if bytes do not match the schema or remain unread."""
+    """Return a decoder of values. The decoder raises ValueError if bytes do not match the schema or remain unread."""
     # fastavro's reader in C has no limit of depth, so a deeply nested value would crash the process. Its reader in
     # Python raises RecursionError instead.
     in_c = not holds_itself(schema)
@@ -76,7 +77,7 @@ def decoder(schema: Any) -> Callable[[bytes], Any]:
 
 _DEEPEST: Final = 100
 _MOST_FREE: Final = 16
-"""The most fields without bytes in a record, at any depth."""
+"""The maximum number of fields without bytes in a record, at any depth."""
 
 
 def has_free_items(schema: Any) -> bool:
@@ -85,7 +86,10 @@ def has_free_items(schema: Any) -> bool:
 
 
 def has_many_free(schema: Any) -> bool:
-    """Whether a record of a parsed schema has too many fields without bytes: each value contains all of them."""
+    """Whether a record of a parsed schema has too many fields without bytes.
+
+    Each value contains all of these fields.
+    """
     names = _names(schema, {}, 0)
     known: dict[str, int] = {}
     return any(_free_within(each, names, known) > _MOST_FREE for each in names.values())
@@ -162,7 +166,7 @@ class _FreeItems:
 
     def in_(self, schema: Any, depth: int, within: tuple[str, ...]) -> bool:
         if depth > _DEEPEST:
-            return True  # no useful schema is this deep
+            return True  # no useful schema has this depth
         if isinstance(schema, list):
             return any(self.in_(each, depth + 1, within) for each in schema)
         if isinstance(schema, str):

@@ -1,9 +1,9 @@
 """Values of Protobuf messages: with a descriptor set from protoc, or without a schema as fields by number.
 
 Owns the known messages. Their classes are built from descriptors, which are data; no code is loaded. Owns the guess
-about a field's bytes without a schema: a message if they decode as a message, else a text, else bytes. The bytes
-contain no names and no exact types. Numbers are shown as unsigned; numbers of fixed length are also shown as
-floating-point numbers.
+about a field's bytes without a schema: they are shown as a message if they decode as a message, else as text if
+possible, else as bytes. Without a schema there are no names and no exact types. So numbers are shown as unsigned, and
+numbers of fixed length also as floating-point numbers.
 """
 
 from __future__ import annotations

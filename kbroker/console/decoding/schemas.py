@@ -57,7 +57,7 @@ class Schemas:
             return self._by_name.get(name)
 
     def of_id(self, number: int) -> Schema | None:
-        """Return the schema of an id in Confluent's framing: the schema with that name."""
+        """Return the schema of an id in Confluent's framing: the schema whose name is the id."""
         return self.get(str(number))
 
     def add_avro(self, name: str, text: str, source: str = "added here") -> None:

@@ -1,7 +1,7 @@
 """The readable form of a key or a value.
 
-Owns the order of guesses, and how much is shown: large values are cut, and can be downloaded in full. Confluent's
-framing (a zero byte, then a schema id of four bytes) is recognised and mentioned.
+Owns the order of guesses, and the shown size: large values are cut, and can be downloaded in full. Confluent's framing
+(a zero byte, then a schema id of four bytes) is recognised and mentioned.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kbroker.schema_registry.formats.common import InvalidValue
 FORMS: Final = ("auto", "json", "text", "hex", "protobuf")
 """The forms in which bytes can be shown; a schema is a further form, `schema:NAME`."""
 LARGEST: Final = 1024 * 1024
-"""The most bytes that are decoded; a larger value is shown undecoded, and only its beginning."""
+"""The maximum number of bytes that are decoded; of a larger value only the beginning is shown, undecoded."""
 LONGEST: Final = 64 * 1024
-"""The most characters to show of a value."""
+"""The maximum number of characters of a value that are shown."""
 _BRIEF: Final = 300
 _FRAME: Final = 5
 _HEX_BYTES: Final = 8 * 1024
@@ -30,7 +30,7 @@ _HEX_BYTES: Final = 8 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Bytes as text: the `kind` in which they were shown, a `note` about them, and whether they were cut."""
+    """Bytes as text: the `kind` of the text, a `note` about the bytes, and whether the text was cut."""
 
     kind: str
     text: str
@@ -41,7 +41,7 @@ class Shown:
 
     @property
     def brief(self) -> str:
-        """The beginning, in one line."""
+        """The beginning of the text, in one line."""
         if self.kind in ("json", "avro", "protobuf"):
             text = json.dumps(self.value, ensure_ascii=False, default=str)
         else:
@@ -137,14 +137,14 @@ def _by_schema(data: bytes, name: str, schemas: Schemas) -> Shown:
 
 
 def _body(data: bytes, kind: str) -> bytes:
-    """Return the bytes after the frame; for Protobuf also without the message index if that is a single zero."""
+    """Return the bytes after the frame. For Protobuf, a message index that is a single zero is also left out."""
     rest = data[_FRAME:]
     return rest[1:] if kind == "protobuf" and rest[:1] == b"\0" else rest
 
 
 def _decoded(kind: str, value: Any, note: str | None) -> Shown:
     text = as_json(value)
-    # The value is parsed from the shown text, so that a condition applies to what is shown.
+    # The value is parsed from the shown text, so that a condition applies to the shown value.
     return Shown(kind, text[:LONGEST], note, len(text) > LONGEST, json.loads(text))
 
 

@@ -22,7 +22,7 @@ from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
 
 AT_ONCE: Final = 50
-"""How many partitions a drain starts to move at the same time."""
+"""The maximum number of partitions that a drain starts to move at the same time."""
 _MOST_MOVES: Final = 200
 _MOST_STUCK: Final = 20
 
@@ -80,7 +80,7 @@ def _of(broker: int, counted: Mapping[str, Counter[int]], dirs: list[LogDir]) ->
 
 
 def _progress(moves: Mapping[Key, Mapping[str, list[int]]], dirs: list[LogDir]) -> list[dict[str, Any]]:
-    """Return the moves with their progress: the smallest new replica's share of the largest replica's size."""
+    """Return the moves with their progress: the smallest new replica's size as a share of the largest replica's."""
     sizes: dict[tuple[Key, int], int] = {}
     for each in dirs:
         sizes.update({(key, each.broker): size for key, size in each.replicas.items()})

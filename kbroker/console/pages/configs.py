@@ -1,6 +1,6 @@
 """Configs of brokers, of all brokers, of loggers, groups and client metrics; and the levels of features.
 
-Owns which entities' configs the pages show, and the changes of these configs.
+Owns the choice of the entities whose configs the pages show, and the changes of these configs.
 """
 
 from __future__ import annotations

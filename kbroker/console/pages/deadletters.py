@@ -1,7 +1,7 @@
 """Dead letters of a topic: their causes, the records themselves, replaying and purging them.
 
-Owns the previews and their forms. A form contains the shown offsets, and affects only these: later dead letters stay,
-and the replay is refused if another replay ran in between.
+Owns the previews and their forms. A form contains the shown offsets, and affects only dead letters at these offsets:
+later dead letters stay. The replay is refused if another replay ran in between.
 """
 
 from __future__ import annotations
@@ -27,9 +27,15 @@ _MOST_CAUSES: Final = 200
 _MOST_COUNTED: Final = 100_000
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_SECONDS: Final = 3.0
-"""The seconds after which no further dead letter is counted or shown; numbers and bytes are limited too."""
+"""The seconds after which no further dead letter is counted or shown.
+
+There are also limits of their number and bytes.
+"""
 _MOST_REPLAYED: Final = 2_000
-"""The most dead letters of one replay, besides _MOST_BYTES, since a request may take only some seconds."""
+"""The maximum number of dead letters of one replay, because a request may take only some seconds.
+
+_MOST_BYTES is another limit.
+"""
 _ENTRY: Final = re.compile(r"(\d{1,9}):(\d{1,19})")
 
 
@@ -40,7 +46,7 @@ async def find(console: Console, values: Values) -> Facts:
 
 
 def _impatiently(question: Callable[[Any], Facts]) -> Callable[[Any], Facts]:
-    """Limit the wait of a question for leaders to some seconds; the page then names a missing leader."""
+    """Let a question wait only some seconds for leaders. The page then names a missing leader."""
 
     def asked(admin: Any) -> Facts:
         with patience(_MOST_SECONDS):
@@ -50,7 +56,7 @@ def _impatiently(question: Callable[[Any], Facts]) -> Callable[[Any], Facts]:
 
 
 class _Some:
-    """The first dead letters, limited to what one request may read."""
+    """The first dead letters, up to the limits of one request."""
 
     def __init__(self, letters: Iterator[DeadLetter], most: int) -> None:
         self._letters = letters

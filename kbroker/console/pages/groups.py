@@ -24,13 +24,13 @@ from kbroker.console.stuck_groups import STANDING_S
 from kbroker.console.values import Values
 
 _MOST_DRAWN: Final = 80
-"""The most members, and the most partitions of a topic, in a grid."""
+"""The maximum number of members, and of partitions of a topic, in a grid."""
 _MOST_CELLS: Final = 20_000
-"""The most cells of all grids of a page together."""
+"""The maximum number of cells of all grids of a page together."""
 _MOST_ROWS: Final = 100
 _MOST_STUCK: Final = 10
 _MOST_RUNS: Final = 200
-"""The most runs of records in flight on a share group's page."""
+"""The maximum number of runs of records in flight on a share group's page."""
 
 
 async def find(console: Console, values: Values) -> Facts:
@@ -95,7 +95,7 @@ async def find_one(console: Console, values: Values) -> Facts:
 
 
 async def _of_share_group(console: Console, name: str) -> Facts:
-    """Return the facts that only a share group has: its records in flight, and its dead letter topic."""
+    """Return the facts that exist only for a share group: its records in flight, and its dead letter topic."""
     runs = None
     if (told := console.settings.in_flight) is not None:
         with contextlib.suppress(TimeoutError):  # the broker is busy: leave out this part of the page
@@ -105,7 +105,7 @@ async def _of_share_group(console: Console, name: str) -> Facts:
 
 
 def _stuck(admin: Any, console: Console, name: str) -> list[Facts]:
-    """Return the records that a group does not get past, as the sampler saw them last, with their keys and values."""
+    """Return the records that a group does not get past, by the latest sample, with their keys and values."""
     reader, found = PartitionReader(admin), []
     for each in console.sampler.samples.stuck.get(name, ())[:_MOST_STUCK]:
         try:
@@ -120,7 +120,7 @@ def _stuck(admin: Any, console: Console, name: str) -> list[Facts]:
 def drawn(group: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
     """Return the grids to draw, and the number of topics without a grid.
 
-    Each grid has the members and their partitions of one topic.
+    A grid shows the members, and their partitions of one topic.
     """
     members = sorted(group["members"] or (), key=lambda each: (str(each["client_id"]), str(each["member_id"])))
     has: dict[str, dict[int, set[str]]] = {}

@@ -61,7 +61,7 @@ class Fields:
         self.leaderless = sorted(
             each.partition_index for each in topic.partitions if each.leader_id < 0 and each.partition_index in chosen
         )
-        """The chosen partitions without a leader, which cannot be read now."""
+        """The chosen partitions without a leader. They cannot be read now."""
         self.partitions = [each for each in chosen if each not in self.leaderless]
         self.wanted = filters.parsed(values, self.vform, self.schemas)
         offset = values.optional_number("offset", "the offset")
@@ -87,7 +87,7 @@ class Fields:
         return {name: self.values.raw(name) for name in _FIELDS if self.values.raw(name)}
 
     def row(self, record: Found) -> dict[str, Any]:
-        """Return the row of a record for the list."""
+        """Return the row of a record in the list."""
         value = shown(record.value, self.vform, self.schemas)
         return {
             "record": record,
@@ -145,8 +145,8 @@ async def _found(console: Console, fields: Fields, values: Values) -> Facts:
     path = place("/topics", fields.topic.name, "messages")
     now = step.cursor
     more = None if step.over else place(path, **{**fields.query(), "at": now, "read": now.read, "found": now.found})
-    # The page continues the search by itself until it is full, or until it has read so much that the user should
-    # confirm.
+    # The page continues the search by itself until the page is full, or until the search has read so many records that
+    # the user should confirm it.
     continues = bool(fields.wanted) and more is not None and now.found < fields.limit
     bound = now.read - values.number("asked", "the number of records") >= MOST_RECORDS
     rows = await console.cluster.work(lambda: [fields.row(each) for each in step.records[:MOST_SHOWN]])
@@ -220,13 +220,13 @@ def command(console: Console, record: Found) -> str:
     """Return the command line that prints a record's value."""
     words = ["--partition", str(record.partition), "--offset", str(record.offset), "--count", "1"]
     words += console.settings.cli
-    # A topic may be called --help.
+    # The name of a topic may be --help.
     words = [*words, "--", record.topic] if record.topic.startswith("-") else [record.topic, *words]
     return shlex.join(["kbroker", "consume", *words])
 
 
 async def download(console: Console, request: Request) -> Response:
-    """Answer with the bytes of a key or a value, as a file that the browser must store and not show."""
+    """Return the bytes of a key or a value as a file that the browser must store and not show."""
     values = queried(request)
     what = values.one_of("part", ("value", "key"))
     record = await _record(console, values)
@@ -242,7 +242,7 @@ async def download(console: Console, request: Request) -> Response:
 
 
 async def tail(console: Console, request: Request) -> Response:
-    """Answer with new records as they arrive, until the reader disconnects."""
+    """Return a response with new records as they arrive, until the reader disconnects."""
     values = queried(request)
     topic = await console.topic(values.needed("topic", "the topic"))
     fields = Fields(values, topic, console)

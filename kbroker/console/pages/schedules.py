@@ -1,7 +1,7 @@
-"""A schedule topic: what is pending, what is late or was refused, and cancelling it.
+"""A schedule topic: its pending records, those that are late or were refused, and cancelling a record.
 
-Owns the limits of one page. A form names a record by partition and offset, and cancels only this one: a newer record
-with its key stays.
+Owns the limits of one page. A form names a record by partition and offset, and cancels only this record: a newer record
+with the same key stays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kbroker.console.values import Values
 
 _MOST_SHOWN: Final = 50
 _MOST_SECONDS: Final = 3.0
-"""The seconds for which a topic is read, and for which a leader is awaited."""
+"""The seconds for which a page reads a topic, and for which it waits for a leader."""
 
 
 async def find(console: Console, values: Values) -> Facts:
@@ -100,7 +100,7 @@ def _place(values: Values) -> Place:
 
 
 def cancel(console: Console, values: Values) -> Done:
-    """Cancel a pending record, by a record without value and with its key."""
+    """Cancel a pending record by writing a record with its key and without a value."""
     wanted = _place(values)
     with patience(_MOST_SECONDS), console.connection.admin() as admin:
         cancel_at(admin, console.connection, wanted, _MOST_SECONDS)

@@ -27,9 +27,9 @@ _LEVELS: Final = (
 )  # fmt: skip
 _AS_GLOBAL: Final = ""
 _MOST_USERS: Final = 50
-"""The most schemas that reference a version, and the most topics that use a subject, on a page."""
+"""The maximum number, on a page, of schemas that reference a version, and of topics that use a subject."""
 _LONGEST_DIFF: Final = 2_000
-"""The most lines of a schema that is compared: the time of a comparison is proportional to their square."""
+"""The maximum number of lines of a compared schema. The time of a comparison grows with the square of this number."""
 
 
 async def _asked(console: Console, question: Callable[[SchemaRegistry], T]) -> T:
@@ -71,7 +71,7 @@ async def find(console: Console, values: Values) -> Facts:
 def _row(registry: SchemaRegistry, name: str, *, deleted: bool) -> dict[str, Any]:
     try:
         latest = registry.ask("GET", "subjects", name, "versions", "latest", deleted=deleted)
-    except (Unknown, Forbidden):  # deleted meanwhile, or the user may only list its name
+    except (Unknown, Forbidden):  # the subject was deleted meanwhile, or the user may only list its name
         return {"name": name, "version": None, "id": None, "type": None}
     return {
         "name": name,
@@ -140,7 +140,7 @@ def _users(registry: SchemaRegistry, name: str, version: int) -> list[Mapping[st
 
 
 def _names(shown: Mapping[str, Any]) -> list[str]:
-    """Return the name of an Avro record: strategies other than TopicNameStrategy form subjects with it."""
+    """Return the name of an Avro record. Strategies other than TopicNameStrategy use it in the names of subjects."""
     try:
         schema = json.loads(shown["schema"])
     except (ValueError, RecursionError):
@@ -152,7 +152,7 @@ def _names(shown: Mapping[str, Any]) -> list[str]:
 
 
 def _topics_of(subject: str, names: Iterable[str]) -> list[str]:
-    """Return the topics that may use a subject, if TopicNameStrategy or TopicRecordNameStrategy named it."""
+    """Return the topics that may use a subject that TopicNameStrategy or TopicRecordNameStrategy has named."""
     ends = ["-value", "-key", *(f"-{each}" for each in names)]
     return [subject.removesuffix(end) for end in ends if subject.endswith(end)]
 
@@ -209,7 +209,7 @@ def set_level(console: Console, values: Values) -> Done:
     if level != _AS_GLOBAL:
         registry.ask("PUT", "config", name, body={"compatibility": level})
         return Done(f"The level of {name} is {level}.", _of(name))
-    with suppress(Unknown):  # the subject has no level
+    with suppress(Unknown):  # the subject has no level of its own
         registry.ask("DELETE", "config", name)
     return Done(f"The global level applies to {name}.", _of(name))
 

@@ -66,7 +66,7 @@ def _looked(admin: Any, name: str) -> Facts:
 
 
 def view_shown(admin: Any, name: str) -> Facts | None:
-    """Return the source and the filter of a view; None for other topics, of a broker without views, or if refused."""
+    """Return a view's source and filter; None for other topics, for a broker without views, or after a refusal."""
     try:
         found = described_configs(admin, Subject("topic", name), documentation=False)
     except AdminError:

@@ -1,7 +1,7 @@
-"""The list of topics, which may be long, and creating a topic.
+"""The list of topics (which may be long), and the creation of a topic.
 
-Owns search, order and pages of the list. The server computes all of them, so that the page is fast even for ten
-thousand topics.
+Owns search, order and pages of the list. The server computes these, so that the page is fast even for ten thousand
+topics.
 """
 
 from __future__ import annotations

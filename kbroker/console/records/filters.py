@@ -1,8 +1,8 @@
 """The filters for records: by key, value, header and a condition.
 
-Owns the meaning of the form's fields. A condition is an expression of kbroker/filters, or one of paths.py, which begins
-with a path: `.user.id == "7"`. A record is decoded only if a condition reads a part of its value, and only if all other
-tests pass.
+Owns the meaning of the form's fields. A condition is an expression of kbroker/filters, or an expression of paths.py,
+which begins with a path: `.user.id == "7"`. A record is decoded only if a condition reads a part of the record's value,
+and all other tests pass.
 """
 
 from __future__ import annotations

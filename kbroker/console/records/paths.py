@@ -1,8 +1,8 @@
 """A small language of conditions on values that have fields: `.user.id == "7" and .items[].price > 10`.
 
-Owns the language. A condition is parsed once into functions; it runs no foreign code, and its time is bounded by the
-size of the value. Regular expressions are RE2's and take linear time. Features that RE2 lacks (back-references,
-look-around) raise WrongInput, like an invalid pattern.
+Owns the language. A condition is parsed once into functions. It runs no foreign code, and the size of the value bounds
+its time. Regular expressions are RE2's and take linear time. Features that RE2 lacks (back-references, look-around)
+raise WrongInput, like an invalid pattern.
 
     condition   any of these joined by `and`, `or`, `not` and parentheses:
                 PATH                         a value exists at the path, and is neither null nor false

@@ -23,10 +23,10 @@ STEP_S: Final = 1.2
 STEP_RECORDS: Final = 20_000
 STEP_BYTES: Final = 32 * 1024 * 1024
 MOST_RECORDS: Final = 1_000_000
-"""The most records that a search reads before the user must confirm that it continues."""
+"""The maximum number of records that a search reads before the user must confirm that it continues."""
 MOST_SHOWN: Final = 200
 _WINDOW: Final = 2_000
-"""How many offsets of a partition a backward search reads in one step."""
+"""The number of offsets of a partition that a backward search reads in one step."""
 _WINDOW_BYTES: Final = 8 * 1024 * 1024
 _EARLIEST: Final = -2
 _LATEST: Final = -1
@@ -108,8 +108,8 @@ class Search:
         self._led = {key: leader for key, leader in led.items() if key in begin and key in end}
         found = {}
         for key in self._led:
-            # For a time after all records the broker returns no offset: then `since` selects no record, and `until`
-            # selects all.
+            # For a time after all records the broker returns no offset. Then `since` selects no record, and `until` all
+            # records.
             low = begin[key] if self.since_ms is None else first.get(key, end[key])
             high = end[key] if self.until_ms is None else last.get(key, end[key])
             if self.from_offset is not None and self.forward:
@@ -170,7 +170,7 @@ class _Work:
             each = self._bounds[partition]
             low, high = self._window(partition, limit)
             read, end = self._read(partition, low, high, limit if forward else None)
-            # After compaction a window may contain no record: move the window until it contains one.
+            # After compaction a window may contain no record. Move the window until it contains a record.
             while not forward and not read and self._low > each.begin and not self._spent():
                 high, low = self._low, max(each.begin, self._low - _WINDOW)
                 read, end = self._read(partition, low, high, None)
@@ -220,7 +220,7 @@ class _Work:
         """Return records of a range in order of their offsets, and the offset at which the next read begins (or ends).
 
         A forward search reads at most `most` records. A backward search always reads up to the end of the range; if the
-        range is too large, it raises the beginning of the range.
+        range is too large, the search increases the first offset of the range.
         """
         while True:
             self._low = low

@@ -68,7 +68,7 @@ class Tail(Response):
             for outcome in await asyncio.gather(*ends, return_exceptions=True):
                 if isinstance(outcome, Exception) and not isinstance(outcome, OSError):
                     log.error("following records ended", exc_info=outcome)
-        with contextlib.suppress(Exception):  # the status was sent already, so the response can only end
+        with contextlib.suppress(Exception):  # the status was already sent, so the response can only end
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Send) -> None:
