@@ -83,11 +83,12 @@ async def read_events(
             if header.is_control:
                 at = _take_control(header, batch, at, aborted, events)
             elif at.active and not aborted.contains(header):
-                await _take_records(header, batch, at, context, events)
+                async for reached in _take_records(header, batch, at, context, events):
+                    at = _moved(at, reached, header)
+                    yield events[:], at
+                    events.clear()
             offset = header.last_offset + 1
-            if offset > at.marks_to:
-                at = at._replace(marks_to=offset, epoch=header.leader_epoch)
-            at = at._replace(records_to=offset)
+            at = _moved(at, offset, header)
             await turn
             if len(events) >= _AT_ONCE:
                 yield events, at
@@ -96,6 +97,13 @@ async def read_events(
         # Compaction leaves no gaps here, but a log whose records were deleted may end with a gap.
         at = at._replace(records_to=stable, marks_to=max(stable, at.marks_to))
     yield events, at
+
+
+def _moved(at: Positions, offset: int, header: BatchHeader) -> Positions:
+    """Return the positions after the records before an offset, which is in a batch or at its end."""
+    if offset > at.marks_to:
+        at = at._replace(marks_to=offset, epoch=header.leader_epoch)
+    return at._replace(records_to=offset)
 
 
 async def read_marks_ahead(
@@ -188,7 +196,11 @@ def _check(batch: memoryview, header: BatchHeader) -> None:
 
 async def _take_records(
     header: BatchHeader, batch: memoryview, at: Positions, context: Context, events: list[Event]
-) -> None:
+) -> AsyncIterator[int]:
+    """Add the events of a batch's records. When there are many events, yield the offset after the last record.
+
+    A batch has up to some million records. The events of all of them would need hundreds of MB and one long step.
+    """
     try:
         _check(batch, header)
         if header.codec == NONE:
@@ -198,11 +210,15 @@ async def _take_records(
                     key, headers = raw.key_bytes(), raw.read_headers() if raw.has_value() else ()
                     value = b"" if raw.has_value() else None
                     take_record(Record(raw.offset, raw.stamp_ms, key, value, headers), at.target, context, events)
+                    if len(events) >= _AT_ONCE:
+                        yield raw.offset + 1
             return
         for record in stream_records(batch, max_bytes=context.most_bytes, begin=at.records_to):
             await turn
             if record is not None and record.offset >= at.records_to:
                 take_record(record, at.target, context, events)
+                if len(events) >= _AT_ONCE:
+                    yield record.offset + 1
     except Malformed as error:
         context.unreadable += 1
         log.error("schedules in the batch at offset %d are left out: %s", header.base_offset, error)
