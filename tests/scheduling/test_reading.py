@@ -104,8 +104,7 @@ def test_the_records_of_a_very_large_batch_are_replayed_in_pieces(
 
     async def read(at: Positions) -> None:
         context = Context(b"salt", {Lane("a", -1): 0, Lane("a", 0): 0}, lambda _topic: 1, 1 << 20)
-        async for piece in read_events(log, at, log.last_stable_offset, context):
-            pieces.append(piece)
+        pieces.extend([piece async for piece in read_events(log, at, log.last_stable_offset, context)])
 
     whole(read(Positions()))
     whole_story = list(pieces)
