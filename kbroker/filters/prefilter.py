@@ -43,7 +43,7 @@ MOST: Final = 64
 MOST_BYTES: Final = 16_000_000
 """The maximum product of a batch's bytes and the number of names and texts for which the batch is searched."""
 MOST_WORK: Final = 400_000
-"""The maximum number of comparisons of texts after names in a batch.
+"""The maximum number of comparisons in a batch: each compares a text with the bytes behind a name.
 
 Both limits correspond to some 10 ms of work. A batch beyond a limit counts as one that may match.
 """

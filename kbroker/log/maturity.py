@@ -38,9 +38,9 @@ def _no_segment() -> Segment | None:
 
 
 _UNKNOWN: Final[tuple[Callable[[], Segment | None], int, int]] = _no_segment, -1, 0
-"""A segment, an offset, and the position in the segment of the first batch that ends after the offset.
+"""A segment, an offset, and a position: there, in the segment, begins the first batch that ends after the offset.
 
-A search in each step would begin far before the offset if the index has few entries.
+The position is kept, because a search by an index with few entries would begin far before the offset.
 """
 
 

@@ -30,7 +30,7 @@ _LARGE: Final = 1 << 16
 
 
 class Possible(NamedTuple):
-    """A part of the log that may have matches: `size` bytes from `offset` on, and there only certain blocks."""
+    """A part of the log that may have matches: certain blocks of the `size` bytes from `offset` on."""
 
     offset: int
     size: int

@@ -246,7 +246,7 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
-        """Return a partition's log, created if missing in the directory with the fewest partitions; raise OSError."""
+        """Return a log; create a missing log in the directory with the fewest partitions. Raises OSError."""
         key = topic, partition
         manager = self.home(key) or self._place(key)
         made = self._made.pop(key, None)
