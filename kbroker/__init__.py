@@ -8,7 +8,7 @@ print(broker.bootstrap_servers)
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as in typing, but without its import, because the command imports this module first
+TYPE_CHECKING = False  # as in typing, without its import: Ctrl-C may come while the command imports this module
 
 __version__ = "0.3.0.dev0"
 __all__ = [

@@ -122,7 +122,7 @@ REGISTRY: Final = Service(
 
 
 def is_own(host: str) -> bool:
-    """Whether a Host header's name cannot belong to another site: it is an address, or localhost."""
+    """Whether a Host header's name cannot belong to another site: an address, or localhost, which needs no DNS."""
     name = host.removeprefix("[").partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name.lower().rstrip(".") == "localhost":
         return True

@@ -181,7 +181,10 @@ class Partition:
         return None
 
     def copied(self, offset: int) -> Awaitable[None] | None:
-        """Return an awaitable that ends when all electable replicas have all records before an offset, or None."""
+        """Return an awaitable that ends when all electable replicas have all records before an offset.
+
+        Return None if they already have these records.
+        """
         return None if self.log.high_watermark >= offset else self.committed(offset)
 
     def poke(self) -> None:
@@ -217,7 +220,10 @@ class Partition:
         return self.log.earliest_offset
 
     def when_deleted(self, _offset: int, notify: Notify) -> GiveUp | None:
-        """Call `notify` when all live replicas have deleted records before an offset; None after an immediate call."""
+        """Call `notify` when all live replicas have deleted all records before an offset.
+
+        Return None after an immediate call.
+        """
         notify(ErrorCode.NONE)
         return None
 

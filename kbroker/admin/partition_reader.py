@@ -1,7 +1,7 @@
 """Reads partitions one at a time from their current leaders.
 
-Owns the cache of topics, and the wait for a leader. Reads only the topics that its first request found: a topic that is
-created anew under the same name is another topic. Never decides the meaning of a missing record.
+Owns the cache of topics, and the wait for a leader. Reads only the topic that the first request for a name found: a
+topic that is created anew under the same name is another topic. Never decides the meaning of a missing record.
 """
 
 from __future__ import annotations

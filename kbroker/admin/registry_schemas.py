@@ -54,7 +54,7 @@ class RegistrySchemas:
         self._known: OrderedDict[int | str, Schema] = OrderedDict()
         self._failed: OrderedDict[int | str, tuple[float, AdminError]] = OrderedDict()
         self._silent: tuple[float, AdminError] = (0.0, AdminError())
-        """The error of a registry that did not answer, after the time until which no further request is sent."""
+        """The time until which no request is sent, because the registry did not answer, and the error."""
 
     def of_id(self, number: int) -> Schema:
         """Return the schema of an id; raises AdminError if the id is unknown, or if the schema cannot be used."""

@@ -102,7 +102,7 @@ log = logging.getLogger(__name__)
 
 _REGISTRY_WRITE_TIMEOUT_MS: Final = 5_000
 _REMOTE_CHUNKS: Final = ".remote-chunks"
-"""The directory for those parts of remote segments that clients have read."""
+"""The directory for the parts of remote segments that were fetched, including parts that were read ahead."""
 _SCHEDULED_AT_ONCE, _SCHEDULED_AT_ONCE_EACH = 32, 4
 """The maximum number of concurrent batches of schedule topics: in total, and to one leader."""
 

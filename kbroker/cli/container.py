@@ -1,8 +1,8 @@
 """`kbroker container`: run a broker in a container with the conventions of the apache/kafka image.
 
 Owns the conversion of the image's environment to settings, so that a setup for that image works after a change of only
-the image's name. KAFKA_* variables override a mounted server.properties. Without both, clients reach the broker at
-localhost:9092. If `listeners` is not set, the broker listens on every interface, with the names and ports of
+the image's name. KAFKA_* variables override a mounted server.properties. If neither exists, clients reach the broker
+at localhost:9092. If `listeners` is not set, the broker listens on every interface, with the names and ports of
 `advertised.listeners`. The config keys of a KRaft node are accepted; there is no separate controller. The image's
 variables also set the log levels.
 """

@@ -37,7 +37,7 @@ class Control:
         *,
         patience_s: float = 0,
     ) -> Any:
-        """Send a request and return its answer; wait at most `patience_s` seconds for the answer.
+        """Send a request and return its answer. The broker may need `patience_s` seconds for it.
 
         Raises ClickException.
         """

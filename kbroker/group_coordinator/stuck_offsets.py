@@ -38,7 +38,7 @@ class Stuck(NamedTuple):
     cause: str
     """LEFT: owners left without a commit.
 
-    READ_AGAIN: a member fetches the record again. DELIVERED_AGAIN: a share group does.
+    READ_AGAIN: a member fetches the record again. DELIVERED_AGAIN: a share group delivers the record again.
     """
     times: int
     """The number of owners that left, of checks that found another fetch, or of deliveries."""

@@ -240,5 +240,5 @@ def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None
     if topic.assignments is None:
         return None
     if len(topic.assignments) > MAX_PARTITIONS_PER_REQUEST:
-        return [()] * len(topic.assignments)  # topics that are refused because of the number of their partitions
+        return [()] * len(topic.assignments)  # the topic is refused, because it has too many assignments
     return [assignment.broker_ids for assignment in topic.assignments]

@@ -149,7 +149,7 @@ def proven_size(segments: Segments, extent: LogExtent, index: int, offset: int, 
 def batch_at(segments: Segments, extent: LogExtent, offset: int) -> tuple[Segment, int, BatchHeader] | None:
     """Return (segment, position, header) of the first batch that ends at or after `offset`, with a proven offset.
 
-    Return None if there is no such batch, or if its offset cannot be trusted.
+    Return None if there is no such batch, or if it cannot be trusted: its offset is not proven, or its CRC is wrong.
     """
     for index in range(segments.index_at(offset), len(segments)):
         segment = segments[index]

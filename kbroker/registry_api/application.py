@@ -133,7 +133,7 @@ def _parts(path: bytes) -> list[str]:
 
 
 def _refuse_foreign_pages(scope: Scope) -> None:
-    """Raise Refused if a page of another site has made a browser send the request. No login prevents such requests."""
+    """Raise Refused if a page of another site made a browser send the request: the registry may need no login."""
     found: dict[bytes, bytes] = dict(scope["headers"])
     origin, host = found.get(b"origin"), found.get(b"host", b"")
     if origin is not None and origin.lower() not in (b"http://" + host.lower(), b"https://" + host.lower()):

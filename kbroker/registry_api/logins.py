@@ -2,8 +2,8 @@
 
 Owns the check of a login: its threads, its limits, and the cache of correct logins. A check takes some ms of iterated
 hashes, so it runs on threads of its own, a few at a time, and an unknown user takes the same time. The cache contains a
-keyed hash of name, password and credential, so the cache no longer contains a user's login after a change of the
-password. Never decides about a user's rights, and never keeps or logs a password.
+keyed hash of name, password and credential. So after a change of the password, an old login is no longer found. Never
+decides about a user's rights, and never keeps or logs a password.
 """
 
 from __future__ import annotations

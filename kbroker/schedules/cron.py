@@ -42,7 +42,7 @@ _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - the calendar is searched 
 _SECOND: Final = timedelta(seconds=1)
 _LAST_SECOND: Final = LATEST_MS // 1000
 _SAMPLE_YEARS: Final = (2001, 2002, 2003, 2009, 2010, 2011, 2017, 2004, 2008, 2012, 2016, 2020, 2024, 2028)
-"""Years that begin with each day of the week, with and without 29 February. Every other year equals one of them."""
+"""Years that begin with each day of the week, with and without 29 February. No other calendar exists."""
 _DAYS: Final = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _FEBRUARY: Final = 2
 _MOST_YEARS: Final = 50

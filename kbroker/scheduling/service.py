@@ -36,7 +36,10 @@ class Schedules:
             self._follow(partition, is_change=False)
 
     def reconfigured(self, partition: Partition) -> None:
-        """Follow a partition whose configs have changed, or notify the object that follows it."""
+        """Notify the object that follows a partition of changed configs.
+
+        If there is no such object, follow the partition if `schedule.enable` is set.
+        """
         followed = self._followed.get(partition.key)
         if followed is not None and followed.partition is partition and not followed.is_closed:
             followed.reconfigured()

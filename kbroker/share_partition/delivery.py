@@ -5,7 +5,7 @@ answers a request: handlers answer.
 
 A share partition is in use from its first fetch until the last session of its group has ended and its state is stored
 completely. It is also forgotten when its group is deleted, when its partition is deleted or gets another leader, and
-after errors that prove its state wrong.
+after errors after which its state must be loaded again.
 """
 
 from __future__ import annotations

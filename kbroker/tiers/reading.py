@@ -143,7 +143,7 @@ class RemoteReader:
     async def _bytes_from(
         self, known: _Known, position: int, header: BatchHeader, most: int, until: float
     ) -> LogSlice | bytes:
-        """Return the bytes from a batch on: the rest of a chunk, or one batch that is in several chunks."""
+        """Return at most `most` bytes from a batch on, from one chunk; or one batch that is in several chunks."""
         number, start = divmod(position, CHUNK_BYTES)
         if start + header.size > CHUNK_BYTES:
             return await self._bytes(known, position, header.size, until)

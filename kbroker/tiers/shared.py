@@ -22,7 +22,7 @@ class Counts:
 
     copied_bytes: int = 0
     failures: int = 0
-    """The number of failed rounds of partitions."""
+    """The number of failed rounds of partitions, and of failed deletions of useless segments."""
     deleted: int = 0
     read_bytes: int = 0
     read_errors: int = 0

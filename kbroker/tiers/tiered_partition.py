@@ -204,7 +204,7 @@ class TieredPartition:
         left = _COPIES_A_ROUND
         while self.is_current() and partition_log.config.copies:
             if not left:
-                self._pause_ms = 0  # end this round, so that retention runs
+                self._pause_ms = 0  # the next round begins at once; before that, this round applies retention
                 return
             left -= 1
             tier, segments = partition_log.tier, partition_log.segments

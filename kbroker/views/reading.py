@@ -1,6 +1,6 @@
 """Reads a partition for the consumers of a view: filtered batches from an offset on, and matches by their timestamps.
 
-Owns the choice of batches that a reader opens: it skips batches that were scanned or filtered before. A reader scans in
+Owns the choice of batches that a reader opens: it opens no batch that was scanned or filtered before. A reader scans in
 its own request, gives way to other work, and remembers the ranges that it has scanned. Never waits for new batches.
 """
 

@@ -30,7 +30,7 @@ _LARGE: Final = 1 << 16
 
 
 class Possible(NamedTuple):
-    """A part of the log that may have matches: certain blocks of the `size` bytes from `offset` on."""
+    """A part of the log that may have matches: the `size` bytes from `offset` on; with an index, only some blocks."""
 
     offset: int
     size: int

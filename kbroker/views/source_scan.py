@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAR: Final = 32 << 20
-"""The size in bytes from which a gap is not scanned forwards for filters that only need their last match."""
+"""The size in bytes above which a gap is not scanned forwards for filters that only need their last match."""
 IDLE_MS: Final = 60_000
 """The time in ms without a request after which new batches are no longer scanned for a filter."""
 

@@ -230,7 +230,7 @@ async def _elect(
 async def bring_online(
     term: Term, partitions: Collection[Partition] | None = None, *, unclean: bool = False, batch: Batch | None = None
 ) -> dict[Partition, State]:
-    """Create the states of new partitions, and elect leaders for all offline partitions or for the given ones.
+    """Create the states of new partitions and elect leaders for offline ones, among all or among the given partitions.
 
     With `unclean`, a leader may also be a replica that is not in sync, whatever the topics' configs say. If `batch` is
     given, add the requests to it; otherwise send them immediately. Return the partitions for which a leader was
@@ -293,7 +293,7 @@ async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
 
 
 async def take_out(term: Term, replica: int, partitions: Collection[Partition], batch: Batch) -> None:
-    """Remove an unusable replica: it no longer leads and is no longer in sync.
+    """Remove an unusable replica: it no longer leads, and is no longer in sync unless it is the last in-sync replica.
 
     If its broker is live, stop the replica.
     """

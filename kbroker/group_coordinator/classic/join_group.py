@@ -175,7 +175,7 @@ class JoinGroups:
             self._add(group, new_id, join)
 
     def _join_known(self, group: ClassicGroup, join: Join) -> None:
-        """Answer a member with an id: with the current generation if it is unchanged, otherwise after a rebalance."""
+        """Answer a member with an id: with the current generation if nothing has changed, else after a rebalance."""
         request = join.request
         member_id = request.member_id
         if member_id in group.pending_joins:

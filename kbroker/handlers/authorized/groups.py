@@ -122,7 +122,7 @@ def with_operations(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def rereads_for_brokers(handler: Handler, _response: type[Any]) -> Handler:
-    """Return a guard that lets only brokers request the clients that fetch records repeatedly (rereads)."""
+    """Answer rereads (clients that fetch the same record again and again) only for other brokers."""
 
     def guarded(ctx: RequestContext, request: DescribeGroupsRequest) -> Any:
         if request.wants_rereads and not rights_of(ctx).on_cluster(Operation.CLUSTER_ACTION):

@@ -327,7 +327,10 @@ class LogDirectory:
     # -- partitions -------------------------------------------------------------------------------------------
 
     def takes(self, made: MadeAhead) -> bool:
-        """Give a directory that was made ahead its partition's name. This needs a free name in this log directory."""
+        """Give a directory that was made ahead its partition's name. Return whether this was possible.
+
+        The directory must be in this log directory, and the name must be free.
+        """
         key = made.new.key
         if made.directory != self.directory or key in self.logs:
             return False
