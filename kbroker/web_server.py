@@ -101,9 +101,9 @@ class WebServer:
 
     def start(self) -> Self:
         """Serve in a thread. The socket already listens, so that early clients are not refused."""
+        self._thread.start()
         if self._beside_broker:
             self._short_turns = ShortTurns()
-        self._thread.start()
         return self
 
     def stop(self) -> None:

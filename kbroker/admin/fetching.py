@@ -113,6 +113,9 @@ def fetch(
 ) -> dict[Key, Piece]:
     """Fetch records of partitions from their leaders; raises AdminError, PartitionRefused and UnreadableBatch.
 
+    A piece ends before a batch that cannot be read; only a fetch that begins there raises UnreadableBatch. If the
+    broker throttles the client, the answer may lack partitions (KIP-219).
+
     `epochs` are the leaders' epochs: a former leader that does not know of its successor then returns an error. With
     `committed`, returns only committed records, and none after the start of an open transaction (as read_committed).
     """
@@ -161,6 +164,7 @@ def _piece(key: Key, offset: int, response: PartitionData, room: _Room, *, commi
         for position, header in iter_batches(buffer):
             batch = memoryview(buffer)[position : position + header.size]
             aborted = aborts.enter(header)
+            before = len(piece.records), len(piece.controls), piece.next_offset
             try:
                 if compute_crc(batch) != header.crc:
                     raise Malformed("the CRC is not that of the bytes")
@@ -176,7 +180,11 @@ def _piece(key: Key, offset: int, response: PartitionData, room: _Room, *, commi
                         piece.records.append(each)
                         piece.next_offset = each.offset + 1
             except Malformed as broken:
-                raise UnreadableBatch(key, header, broken) from None
+                if before[2] <= offset:
+                    raise UnreadableBatch(key, header, broken) from None
+                del piece.records[before[0] :], piece.controls[before[1] :]
+                piece.next_offset = before[2]
+                return piece
             piece.next_offset = max(piece.next_offset, header.last_offset + 1)
     except Malformed as broken:
         raise AdminError(f"{key[0]}-{key[1]} cannot be read at offset {piece.next_offset}: {broken}") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kafka.errors import KafkaError, LeaderNotAvailableError
+from kafka.errors import KafkaError, LeaderNotAvailableError, ThrottlingQuotaExceededError
 
 from kbroker.admin.cluster_view import TopicView, cluster_view
 from kbroker.admin.connection import patiently
@@ -92,6 +92,8 @@ class PartitionReader:
                 pieces = fetch(
                     self._admin, {key: leader}, {key: offset}, ids, committed=committed, most_bytes=most_bytes
                 )
+                if key not in pieces:
+                    raise ThrottlingQuotaExceededError
                 return pieces[key]
             except PartitionRefused as refused:
                 if not refused.error.retriable:

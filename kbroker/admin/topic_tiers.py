@@ -11,15 +11,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kbroker.admin.cluster_view import cluster_view
+from kafka.errors import KafkaError
+
+from kbroker.admin.cluster_view import TopicView, cluster_view
 from kbroker.admin.configs import topic_config
+from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.admin.errors import AdminError
 from kbroker.admin.fetching import UnreadableBatch
 from kbroker.admin.log_dirs import log_dirs
 from kbroker.admin.partition_offsets import SPECIAL, offsets_at
-from kbroker.admin.partition_reader import PartitionReader, TopicHidden
-from kbroker.admin.placement import Key, leaders
-from kbroker.cluster_state import REMOTE_LOG_METADATA_TOPIC
+from kbroker.admin.partition_reader import PartitionReader
+from kbroker.admin.placement import Key
+from kbroker.cluster_state import REMOTE_LOG_METADATA_TOPIC, VIEW_SOURCE
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.remote_log_records import (
     RemoteLogSegmentMetadataRecord,
@@ -105,15 +108,22 @@ def tiered_topics(admin: Any) -> list[str]:
 
 
 def topic_tiers(admin: Any, names: Sequence[str]) -> Tiers:
-    """Return the tiers of all partitions of some topics. Raises AdminError, also for a topic that does not exist."""
+    """Return the tiers of all partitions of some topics. Raises AdminError for views, and for unknown topics."""
     found = Tiers()
-    led = {key: leader for name in names for key, leader in leaders(admin, name).items()}
-    offsets = _offsets(admin, {key: leader for key, leader in led.items() if leader >= 0}, found.troubles)
-    dirs = log_dirs(admin, sorted(set(led.values()) - {-1}), list(dict.fromkeys(names)))
-    local = {key: size for each in dirs for key, size in each.replicas.items() if led.get(key) == each.broker}
-    reader = PartitionReader(admin)
-    owners = {key: (_id_of(reader, key[0]), key[1]) for key in led}
-    remote = _remote(reader, set(owners.values()), found.troubles)
+    if not names:
+        return found
+    topics = _described(admin, names)
+    led = {(name, each.partition_index): each.leader_id for name in topics for each in topics[name].partitions}
+    found.troubles += [f"{name}-{index} has no leader" for (name, index), leader in led.items() if leader < 0]
+    led = {key: leader for key, leader in led.items() if leader >= 0}
+    offsets = _offsets(admin, led, found.troubles)
+    local = _local(admin, led, found.troubles)
+    owners = {key: (bytes(topics[key[0]].topic_id), key[1]) for key in led}
+    try:
+        remote = _remote(PartitionReader(admin), set(owners.values()), found.troubles)
+    except AdminError as error:
+        found.troubles.append(f"the remote segments are unknown: {error}")
+        remote = None
     for key in sorted(led):
         start, local_start, tiered, end = (offsets[name].get(key) for name in _TIMES)
         totals = (None, None, None) if remote is None else remote[owners[key]].totals
@@ -121,32 +131,44 @@ def topic_tiers(admin: Any, names: Sequence[str]) -> Tiers:
     return found
 
 
+def _described(admin: Any, names: Sequence[str]) -> dict[str, TopicView]:
+    views = topic_config(admin, names, VIEW_SOURCE)
+    topics = cluster_view(admin, names).topics
+    for name in names:
+        if name not in topics:
+            raise AdminError(no_such_topic(admin, name))
+        if views.get(name):
+            raise AdminError(f"topic {name} is a view, which stores nothing: ask for its source {views[name]}")
+    return {name: topics[name] for name in names}
+
+
 def _offsets(admin: Any, led: dict[Key, int], troubles: list[str]) -> dict[str, dict[Key, int]]:
-    found: dict[str, dict[Key, int]] = {}
+    found: dict[str, dict[Key, int]] = {name: {} for name in _TIMES}
     refused: dict[str, None] = {}
     for name in _TIMES:
-        at, errors = offsets_at(admin, led, *SPECIAL[name])
+        try:
+            at, errors = offsets_at(admin, led, *SPECIAL[name])
+        except (AdminError, KafkaError) as error:
+            at, errors = {}, [f"the offsets {name} are unknown: {error}"]
         found[name] = {key: offset for key, (offset, _) in at.items() if offset >= 0}
         refused |= dict.fromkeys(errors)
     troubles += refused
     return found
 
 
-def _id_of(reader: PartitionReader, name: str) -> bytes:
-    view = reader.topic(name)
-    if view is None:
-        raise AdminError(f"topic {name} does not exist any more")
-    return bytes(view.topic_id)
+def _local(admin: Any, led: dict[Key, int], troubles: list[str]) -> dict[Key, int]:
+    dirs = log_dirs(admin, sorted(set(led.values())), list(dict.fromkeys(name for name, _ in led)))
+    found = {key: size for each in dirs for key, size in each.replicas.items() if led.get(key) == each.broker}
+    if found.keys() != led.keys():
+        why = "a leader does not answer, or the user has no right to describe the cluster"
+        troubles.append(f"the bytes on the disks are not known for all partitions: {why}")
+    return found
 
 
-def _remote(reader: PartitionReader, owners: Collection[_Owner], troubles: list[str]) -> dict[_Owner, _Segments] | None:
-    """Return the remote segments of partitions; None if the user may not read the topic that names them."""
+def _remote(reader: PartitionReader, owners: Collection[_Owner], troubles: list[str]) -> dict[_Owner, _Segments]:
+    """Return the remote segments of partitions. Raises AdminError if the topic that names them cannot be read."""
     found = {owner: _Segments() for owner in owners}
-    try:
-        view = reader.topic(REMOTE_LOG_METADATA_TOPIC)
-    except TopicHidden as error:
-        troubles.append(str(error))
-        return None
+    view = reader.topic(REMOTE_LOG_METADATA_TOPIC)
     if view is None:
         return found
     count = len(view.partitions)
@@ -174,7 +196,7 @@ def _replay(reader: PartitionReader, index: int, at: int, end: int, found: dict[
             except Malformed:
                 unreadable += 1
         if piece.next_offset <= at:
-            break
+            raise AdminError(f"{REMOTE_LOG_METADATA_TOPIC}-{index} cannot be read beyond offset {at} now")
         at = piece.next_offset
     return unreadable
 

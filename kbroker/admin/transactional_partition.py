@@ -236,22 +236,18 @@ class TransactionalPartition:
             try:
                 return ErrorCode.NONE, (self._fetched(offset, wait_ms), None)
             except UnreadableBatch as broken:
-                if broken.offset <= offset:
-                    return ErrorCode.NONE, (Piece(next_offset=broken.next_offset), broken)
-                return ErrorCode.NONE, (self._fetched(offset, 0, most_bytes=1), None)  # fetch only the first batch
+                return ErrorCode.NONE, (Piece(next_offset=broken.next_offset), broken)
 
         found: tuple[Piece, UnreadableBatch | None] = self._patiently("read", ask)
         return found
 
-    def _fetched(self, offset: int, wait_ms: int, **more: Any) -> Piece:
+    def _fetched(self, offset: int, wait_ms: int) -> Piece:
         view = self._looked_up()
         key = (self._topic, 0)
         leader = {key: self._leader(view)}
         epochs = {key: view.partitions[0].leader_epoch}
         ids = {self._topic: view.topic_id}
-        return fetch(
-            self._client(), leader, {key: offset}, ids, committed=True, wait_ms=wait_ms, epochs=epochs, **more
-        )[key]
+        return fetch(self._client(), leader, {key: offset}, ids, committed=True, wait_ms=wait_ms, epochs=epochs)[key]
 
     def topic(self) -> TopicView:
         """Return the topic, or create it; raises the exceptions of `place` unchanged."""

@@ -34,11 +34,6 @@ _FORMAT: Final = 3
 _CACHE_KB: Final = 8192
 _CHECKPOINT_PAGES: Final = 4000
 _SALT_BYTES: Final = 16
-PUT_AT_ONCE: Final = 2_000
-"""The maximum number of rows that are put together.
-
-Making their JSON takes some ms, and the event loop cannot run meanwhile.
-"""
 _TABLES: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE lanes (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, partition INTEGER NOT NULL);
@@ -291,8 +286,6 @@ class Index:
                         self._supersede(key)
                 puts[offset] = offset, lane, due_ms, due_ms, key, 0, None
                 lanes[lane] = None
-                if len(puts) >= PUT_AT_ONCE:
-                    self._put(puts, keys)
                 continue
             if puts:
                 self._put(puts, keys)

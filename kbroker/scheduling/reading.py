@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _READ_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 1000
-"""The number of events that are replayed together."""
+"""The number of events that are replayed together: making their JSON takes some ms, and blocks the event loop."""
 
 
 @dataclass(slots=True)

@@ -72,9 +72,12 @@ class Shared:
         self.boot = boot_id()
         self._pool: ThreadPoolExecutor | None = None
         self._short_turns: ShortTurns | None = None
+        self._is_closed = False
 
     def call(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
-        """Run work of an index on the thread."""
+        """Run work of an index on the thread. After `close`, raise CancelledError."""
+        if self._is_closed:
+            raise asyncio.CancelledError  # the partition is deleted, and a long replay of its log still ran
         if self._pool is None:
             self._short_turns = ShortTurns()  # SQLite releases the interpreter at each step
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-schedules")
@@ -82,6 +85,7 @@ class Shared:
 
     def close(self) -> None:
         """End the thread after its current work."""
+        self._is_closed = True
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

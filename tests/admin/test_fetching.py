@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
 
 import pytest
 
-from kbroker.admin import fetching
-from kbroker.admin.fetching import MOST_KEPT, MOST_RECORDS, fetch
+from kbroker.admin import fetching, partition_reader
+from kbroker.admin.fetching import MOST_KEPT, MOST_RECORDS, UnreadableBatch, fetch
 from kbroker.protocol import records
 from kbroker.protocol.compression import ZSTD
 from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -71,3 +72,29 @@ def test_a_few_bytes_that_hold_much_are_read_in_pieces(answer, values):
         found += [each.offset for each in piece.records]
         at = piece.next_offset
     assert found == list(range(end))
+
+
+def test_a_piece_ends_before_a_batch_that_cannot_be_read(answer):
+    """A reader that skips the bad batch must not lose the records before it in the same answer."""
+    built = [bytearray(build_batch([(0, None, b"v", ())] * 3, base_offset=3 * number)) for number in range(4)]
+    built[2][-1] ^= 1
+    answer(b"".join(built), 12)
+    piece = fetch(None, {KEY: 1}, {KEY: 0}, {"bomb": uuid.UUID(int=0)})[KEY]
+    assert ([each.offset for each in piece.records], piece.next_offset) == (list(range(6)), 6)
+    answer(b"".join(built[2:]), 12)
+    with pytest.raises(UnreadableBatch) as caught:
+        fetch(None, {KEY: 1}, {KEY: 6}, {"bomb": uuid.UUID(int=0)})
+    assert (caught.value.offset, caught.value.next_offset) == (6, 9)
+
+
+def test_a_throttled_fetch_is_repeated(monkeypatch):
+    """Apache Kafka answers without partitions, and the client has to wait (KIP-219)."""
+    topic = SimpleNamespace(
+        name="bomb", topic_id=uuid.UUID(int=0), partitions=[SimpleNamespace(partition_index=0, leader_id=1)]
+    )
+    view = SimpleNamespace(refused={}, topics={"bomb": topic})
+    monkeypatch.setattr(partition_reader, "cluster_view", lambda *_: view)
+    pieces = [{}, {}, {KEY: fetching.Piece(next_offset=7)}]
+    monkeypatch.setattr(partition_reader, "fetch", lambda *_, **__: pieces.pop(0))
+    assert partition_reader.PartitionReader(None).fetch(KEY, 0).next_offset == 7
+    assert pieces == []

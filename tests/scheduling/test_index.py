@@ -6,8 +6,6 @@ import json
 import sqlite3
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -15,10 +13,8 @@ from hypothesis import strategies as st
 
 from kbroker.log.files import SCHEDULES
 from kbroker.schedules.marks import Done, Due, Intent
-from kbroker.scheduling import index as index_module
 from kbroker.scheduling.index import (
     IN_MEMORY,
-    PUT_AT_ONCE,
     Cancel,
     Cut,
     DueRow,
@@ -130,14 +126,12 @@ def stories(draw: st.DrawFn) -> list[Event]:
     return events
 
 
-@given(stories(), st.lists(st.integers(0, 40), max_size=4), st.sampled_from((1, 2, PUT_AT_ONCE)))
-def test_it_is_what_the_rules_say_wherever_the_replay_stops(
-    events: list[Event], stops: list[int], put_at_once: int
-) -> None:
+@given(stories(), st.lists(st.integers(0, 40), max_size=4))
+def test_it_is_what_the_rules_say_wherever_the_replay_stops(events: list[Event], stops: list[int]) -> None:
     naive = Naive()
     for event in events:
         naive.apply(event)
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(index_module, "PUT_AT_ONCE", put_at_once):
+    with tempfile.TemporaryDirectory() as folder:
         index = open_index(folder, "boot")
         index.apply(list(LANES), Positions(0, 0))
         begin = 0
@@ -159,23 +153,6 @@ def test_it_is_what_the_rules_say_wherever_the_replay_stops(
             due = [each.offset for each in index.due(lane, 200, 100)]
             assert sorted(due) == sorted(each for each, row in naive.pending.items() if row[0] == lane)
         index.close()
-
-
-@pytest.mark.parametrize("key", [None, 7])
-def test_the_rows_of_a_very_large_batch_are_put_in_pieces(monkeypatch: pytest.MonkeyPatch, key: int | None) -> None:
-    """The encoder of JSON keeps the interpreter, so the event loop stands still meanwhile."""
-    sizes: list[int] = []
-
-    def dumps(value: object) -> str:
-        sizes.append(len(value) if isinstance(value, list) else 0)
-        return json.dumps(value)
-
-    index = opened()
-    monkeypatch.setattr(index_module, "json", SimpleNamespace(dumps=dumps, loads=json.loads))
-    rows = [Put(offset, 0, 30, None if key is None else key + offset) for offset in range(1, 3 * PUT_AT_ONCE)]
-    index.apply(rows, Positions(len(rows), len(rows)))
-    assert index.pending == len(rows)
-    assert max(sizes) == PUT_AT_ONCE
 
 
 def test_what_waits_longest_comes_first() -> None:

@@ -26,6 +26,7 @@ from kbroker import Acl, Broker
 from kbroker.config.model import ConfigError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kbroker.protocol.records import iter_batches
 from tests.cli.conftest import CommandLine
 from tests.metrics.conftest import watched
 from tests.tries import FORM
@@ -485,16 +486,46 @@ def test_the_tiers_of_topics_are_shown(broker: Broker, tmp_path: Path) -> None:
     (after,) = kbroker.ok("topic", "tiers", TOPIC, "--json").json
     assert (after["start"], after["remote_bytes"] < found["remote_bytes"]) == (300, True)
     assert kbroker("topic", "tiers", "missing").status == 1
+    broker.topics.create("view", config={"view.source": TOPIC, "view.filter": "tag"})
+    assert f"is a view, which stores nothing: ask for its source {TOPIC}" in kbroker.fails("topic", "tiers", "view")
 
 
-def test_the_tiers_of_a_topic_are_partly_unknown_without_the_right(tmp_path: Path) -> None:
-    acls = [Acl(allow_principal="User:alice", operation=each, topic=TOPIC) for each in ("Describe", "DescribeConfigs")]
+@pytest.mark.parametrize("may_describe", [True, False])
+def test_the_tiers_of_a_topic_are_partly_unknown_without_the_right(tmp_path: Path, may_describe: bool) -> None:
+    rights = [(TOPIC, "Describe"), (TOPIC, "DescribeConfigs")]
+    if may_describe:
+        rights.append(("__remote_log_metadata", "Describe"))  # but not Read
+    acls = [Acl(allow_principal="User:alice", operation=each, topic=topic) for topic, each in rights]
     own = {**settings(tmp_path / "store"), "super.users": "User:admin"}
     with Broker(own, users={"admin": "a", "alice": "b"}, acls=acls, data_dir=str(tmp_path / "data")) as broker:
         broker.topics.create(TOPIC, config=TIERED)
-        login = ["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=SCRAM-SHA-256"]
-        login += ["-X", "sasl.username=alice", "-X", "sasl.password=b"]
+        shared = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
+        produce(broker, 0, 300, **shared, **{"sasl.username": "admin", "sasl.password": "a"})
+        until(lambda: list((tmp_path / "data").glob("__remote_log_metadata-*")))
+        settings_of_alice = {**shared, "sasl.username": "alice", "sasl.password": "b"}
+        login = [word for each in settings_of_alice.items() for word in ("-X", "=".join(each))]
         done = CommandLine(broker.bootstrap_servers)("topic", "tiers", "--json", *login)
         (found,) = done.json
-        assert (done.status, found["end"], found["remote_bytes"]) == (1, 0, None)
-        assert "__remote_log_metadata" in done.err
+        assert (done.status, found["end"], found["remote_bytes"], found["local_bytes"]) == (1, 300, None, None)
+        assert "the remote segments are unknown: " in done.err
+        assert "the bytes on the disks are not known for all partitions" in done.err
+
+
+def test_damaged_records_about_segments_hide_no_others(broker: Broker, tmp_path: Path) -> None:
+    """A batch that cannot be read is left out alone, and is counted."""
+    create(broker)
+    produce(broker, 0, 500)
+    tiered(broker)
+    kbroker = CommandLine(broker.bootstrap_servers)
+    (before,) = kbroker.ok("topic", "tiers", "--json").json
+    logs = (tmp_path / "data").glob("__remote_log_metadata-*/*.log")
+    (path,) = [each for each in logs if each.stat().st_size]
+    data = bytearray(path.read_bytes())
+    position, header = list(iter_batches(bytes(data)))[-1]  # a copy that is complete
+    data[position + header.size - 1] ^= 1
+    path.write_bytes(data)
+    done = kbroker("topic", "tiers", "--json")
+    (after,) = done.json
+    assert (done.status, after["unfinished"]) == (1, 1)
+    assert after["remote_segments"] == before["remote_segments"] - 1
+    assert "1 records or batches of __remote_log_metadata cannot be read" in done.err
