@@ -115,7 +115,7 @@ async def _one(
         if view is None:
             answer = await _lookup(ctx, partition, wanted, visible_end, until)
         else:
-            answer = await _of_view(ctx, view, wanted, until, committed=request.isolation_level == _READ_COMMITTED)
+            answer = await _of_view(view, wanted, until, committed=request.isolation_level == _READ_COMMITTED)
         if unknown and (timestamp == LATEST or (timestamp >= MAX_TIMESTAMP and answer.offset < 0)):
             # A new leader does not know yet up to which offset consumers could read from its predecessor
             # (Partition.scala).
@@ -207,7 +207,7 @@ async def _remote_by_timestamp(
 
 
 async def _of_view(
-    ctx: RequestContext, view: HostedView, wanted: ListOffsetsPartition, until: Until, *, committed: bool
+    view: HostedView, wanted: ListOffsetsPartition, until: Until, *, committed: bool
 ) -> ListOffsetsPartitionResponse:
     timestamp, answer = wanted.timestamp, _answer(wanted, ErrorCode.NONE)
     if timestamp == LATEST:
@@ -217,8 +217,10 @@ async def _of_view(
         await view_offsets.largest_time(view, answer, until[0], committed=committed)
     elif timestamp >= 0:
         await view_offsets.at_time(view, timestamp, answer, until[0], committed=committed)
-    else:
-        answer = await _lookup(ctx, view.partition, wanted, 0, until)  # offsets that do not depend on matches
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        log = view.partition.log
+        answer.offset = log.log_start_offset  # a view shows only the records on the local disk
+        answer.leader_epoch = log.proven_epochs().epoch_for_offset(answer.offset)
     return answer
 
 

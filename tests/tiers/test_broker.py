@@ -529,3 +529,19 @@ def test_damaged_records_about_segments_hide_no_others(broker: Broker, tmp_path:
     assert (done.status, after["unfinished"]) == (1, 1)
     assert after["remote_segments"] == before["remote_segments"] - 1
     assert "1 records or batches of __remote_log_metadata cannot be read" in done.err
+
+
+def test_a_view_begins_with_the_records_on_the_local_disk(broker: Broker) -> None:
+    """A client that reads from the beginning would otherwise be out of range again and again."""
+    create(broker)
+    produce(broker, 0, 500)
+    tiered(broker)
+    broker.topics.create("view", config={"view.source": TOPIC, "view.filter": "key = '499'"})
+    kbroker = CommandLine(broker.bootstrap_servers)
+    begins = [
+        kbroker.ok("topic", "offsets", "view", "--time", each, "--json").json[0]["offset"]
+        for each in ("earliest", "earliest-local", "latest-tiered", "earliest-pending-upload")
+    ]
+    assert begins == [offset(broker, LOCAL)] * 2 + [None] * 2
+    assert begins[0] > 0
+    assert kbroker.ok("consume", "view", "--from-beginning", "--until-end", "-f", "%o %k\\n").lines == ["499 499"]
