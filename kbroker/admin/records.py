@@ -7,8 +7,10 @@ partition, as in Kafka's clients. A missing topic is never created. Never prints
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
+from kafka.errors import UnknownTopicOrPartitionError
 from kafka.serializer import Serializer
 from kafka.structs import TopicPartition
 
@@ -32,10 +34,15 @@ def named(partition: TopicPartition) -> str:
 
 def known_partitions(consumer: Any, topic: str) -> set[int]:
     """Return the numbers of a topic's partitions; raises AdminError if the topic does not exist."""
-    known = consumer.partitions_for_topic(topic)
+    known: set[int] = set()
+    names: list[str] = []
+    # kafka-python raises this error if an update of its metadata, only for this topic, has just begun.
+    with suppress(UnknownTopicOrPartitionError):
+        known = set(consumer.partitions_for_topic(topic))
+        names = [] if known else sorted(consumer.topics())
     if not known:
-        raise AdminError(missing_topic(topic, sorted(consumer.topics())))
-    return set(known)
+        raise AdminError(missing_topic(topic, names))
+    return known
 
 
 def position(consumer: Any, partition: TopicPartition) -> int:

@@ -6,7 +6,8 @@ import pytest
 from kafka import KafkaConsumer
 
 from kbroker import Broker
-from kbroker.admin.records import finish_join
+from kbroker.admin.errors import AdminError
+from kbroker.admin.records import finish_join, known_partitions
 from kbroker.testing.waiting import hold
 
 PATIENCE_S = 60
@@ -27,3 +28,18 @@ def test_a_member_takes_the_result_of_a_join_that_no_poll_waited_for() -> None:
             assert broker.groups["g"].state == "Stable"
         finally:
             member.close()
+
+
+def test_a_missing_topic_is_named_while_an_update_of_the_metadata_runs() -> None:
+    with Broker({"auto.create.topics.enable": "false"}) as broker:
+        consumer = KafkaConsumer(
+            bootstrap_servers=broker.bootstrap_servers, group_id="g", allow_auto_create_topics=False
+        )
+        try:
+            consumer.subscribe(["missing"])
+            broker.faults.delay("Metadata", 0.5)
+            consumer.poll(100)  # the update has begun, and has no answer yet
+            with pytest.raises(AdminError, match="topic missing does not exist"):
+                known_partitions(consumer, "missing")
+        finally:
+            consumer.close()
