@@ -18,18 +18,17 @@ _NEAR: Final = 0.7
 
 def no_such_topic(admin: Any, name: str) -> str:
     """Return the message that a topic does not exist (with similar names), or that it has no partitions."""
-    remedy = "`kbroker topic list` lists the existing topics"
     try:
         known = _topics(admin)
     except KafkaError:  # the caller may not be allowed to list the existing names
         known = []
-    if name in known:
-        return f"topic {name} is listed without partitions, as a view is while its source does not exist"
-    return f"topic {name} does not exist{_hint(name, lambda: known, remedy)}"
+    return missing_topic(name, known)
 
 
 def missing_topic(name: str, known: Sequence[str]) -> str:
     """Return the message of `no_such_topic`; `known` has the existing topics."""
+    if name in known:
+        return f"topic {name} is listed without partitions, as a view is while its source does not exist"
     return f"topic {name} does not exist{_hint(name, lambda: known, '`kbroker topic list` lists the existing topics')}"
 
 

@@ -90,7 +90,7 @@ def _checked_scheme(url: str) -> str:
         known = ", ".join(f"{each}://" for each in SCHEMES)
         raise StoreSettingError(f"the address of a store begins with one of {known}, not with {parts.scheme!r}")
     if parts.scheme == "file" and (parts.netloc or not os.path.isdir(parts.path)):
-        raise StoreSettingError(f"{url} does not name an existing directory: file:///path")
+        raise StoreSettingError(f"{url} does not name an existing directory: create it, or write file:///path")
     if parts.scheme in ("s3", "gs", "az") and not parts.netloc:
         raise StoreSettingError(f"{url} names no bucket")
     return parts.scheme
