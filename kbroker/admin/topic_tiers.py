@@ -108,7 +108,10 @@ def tiered_topics(admin: Any) -> list[str]:
 
 
 def topic_tiers(admin: Any, names: Sequence[str]) -> Tiers:
-    """Return the tiers of all partitions of some topics. Raises AdminError for views, and for unknown topics."""
+    """Return the tiers of the partitions of some topics; a partition without a leader is a trouble only.
+
+    Raises AdminError for views, and for unknown topics.
+    """
     found = Tiers()
     if not names:
         return found

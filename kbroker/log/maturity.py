@@ -38,7 +38,7 @@ def _no_segment() -> Segment | None:
 
 
 _UNKNOWN: Final[tuple[Callable[[], Segment | None], int, int]] = _no_segment, -1, 0
-"""A segment, an offset, and a position: there, in the segment, begins the first batch that ends after the offset.
+"""A segment, an offset, and a position in that segment. The first batch that ends after the offset begins there.
 
 The position is kept, because a search by an index with few entries would begin far before the offset.
 """
