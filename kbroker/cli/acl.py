@@ -40,43 +40,83 @@ def _principal(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
 
 def _resource_options(patterns: Sequence[str]) -> Decorator:
     return with_options(
-        click.option("--topic", multiple=True, metavar="NAME", shell_complete=complete_topics, help="A topic, or *."),
+        click.option(
+            "--topic",
+            multiple=True,
+            metavar="NAME",
+            shell_complete=complete_topics,
+            help="The ACL is for this topic, or for all topics with *.",
+        ),
         click.option(
             "--group",
             multiple=True,
             metavar="NAME",
             shell_complete=complete_groups,
-            help="A consumer group, or *.",
+            help="The ACL is for this group, or for all groups with *.",
         ),
-        click.option("--cluster", is_flag=True, help="The cluster."),
-        click.option("--transactional-id", multiple=True, metavar="ID", help="A transactional id, or *."),
-        click.option("--delegation-token", multiple=True, metavar="ID", help="A delegation token, or *."),
-        click.option("--user-principal", multiple=True, metavar="USER", help="A user, or *."),
+        click.option("--cluster", is_flag=True, help="The ACL is for the cluster."),
+        click.option(
+            "--transactional-id",
+            multiple=True,
+            metavar="ID",
+            help="The ACL is for this transactional id, or for all with *.",
+        ),
+        click.option(
+            "--delegation-token",
+            multiple=True,
+            metavar="ID",
+            help="The ACL is for this delegation token, or for all with *.",
+        ),
+        click.option(
+            "--user-principal", multiple=True, metavar="USER", help="The ACL is for this user, or for all users with *."
+        ),
         click.option(
             "--resource-pattern-type",
             type=click.Choice(patterns, case_sensitive=False),
             default="literal",
             show_default=True,
-            help="Whether names are whole or beginnings.",
+            help="Whether the given names are whole names or prefixes.",
         ),
     )
 
 
 _KINDS = [each.title for each in Operation if each > Operation.ANY]
 _entry_options = with_options(
-    click.option("--allow-principal", multiple=True, callback=_principal, metavar="USER", help="User:alice."),
-    click.option("--deny-principal", multiple=True, callback=_principal, metavar="USER", help="User:alice."),
-    click.option("--allow-host", multiple=True, metavar="ADDRESS", help="From where; everywhere without."),
-    click.option("--deny-host", multiple=True, metavar="ADDRESS", help="From where; everywhere without."),
+    click.option(
+        "--allow-principal",
+        multiple=True,
+        callback=_principal,
+        metavar="USER",
+        help="Allow this principal, for example User:alice.",
+    ),
+    click.option(
+        "--deny-principal",
+        multiple=True,
+        callback=_principal,
+        metavar="USER",
+        help="Deny this principal, for example User:alice.",
+    ),
+    click.option(
+        "--allow-host",
+        multiple=True,
+        metavar="ADDRESS",
+        help="Allow only this address; without this option, any address.",
+    ),
+    click.option(
+        "--deny-host",
+        multiple=True,
+        metavar="ADDRESS",
+        help="Deny only this address; without this option, any address.",
+    ),
     click.option(
         "--operation",
         multiple=True,
         type=click.Choice(_KINDS, case_sensitive=False),
-        help="The operation; All by default.",
+        help="An operation; without this option, All.",
     ),
-    click.option("--producer", is_flag=True, help="The operations of a producer."),
-    click.option("--consumer", is_flag=True, help="The operations of a consumer."),
-    click.option("--idempotent", is_flag=True, help="The operations of an idempotent producer on the cluster."),
+    click.option("--producer", is_flag=True, help="Add the operations that a producer needs."),
+    click.option("--consumer", is_flag=True, help="Add the operations that a consumer needs."),
+    click.option("--idempotent", is_flag=True, help="Add the operation of an idempotent producer on the cluster."),
 )
 
 
@@ -124,7 +164,13 @@ def add(connection: Connection, **options: Any) -> None:
 
 @command.command("list")
 @_resource_options(_PATTERNS)
-@click.option("--principal", multiple=True, callback=_principal, metavar="USER", help="Only those of this principal.")
+@click.option(
+    "--principal",
+    multiple=True,
+    callback=_principal,
+    metavar="USER",
+    help="List only the ACLs of this principal; repeatable.",
+)
 @output_option
 @client_options
 def list_acls(connection: Connection, principal: tuple[str, ...], output: Output, **options: Any) -> None:

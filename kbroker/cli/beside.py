@@ -66,13 +66,13 @@ traces_options = with_options(
         metavar="[URL]",
         is_flag=False,
         flag_value="",
-        help="Export a span for each request over OTLP/HTTP; without URL to where OTEL_EXPORTER_OTLP_* says.",
+        help="Export a span for each request over OTLP/HTTP. Without a URL, OTEL_EXPORTER_OTLP_* name the collector.",
     ),
     click.option(
         "--traces-ratio",
         type=click.FloatRange(0, 1),
         default=1.0,
-        help="Share of the requests that have a span, 0 to 1.",
+        help="The share of requests with a span, from 0 to 1.",
     ),
 )
 
@@ -100,7 +100,7 @@ def _address(name: str, default: str, text: str, in_container: bool) -> Decorato
         is_flag=False,
         flag_value=default,
         envvar=f"KBROKER_{name.upper()}_LISTEN" if in_container else None,
-        help=f"{text}, without HOST:PORT at {default}.",
+        help=f"{text}; the default address is {default}.",
     )
 
 
@@ -109,7 +109,7 @@ def _public(name: str, in_container: bool) -> Decorator:
         f"--{name}-public",
         is_flag=True,
         envvar=f"KBROKER_{name.upper()}_PUBLIC" if in_container else None,
-        help=f"Let --{name} listen where others reach it: whoever does can do everything.",
+        help=f"Allow an address of --{name} that other machines can reach. They can then do everything.",
     )
 
 

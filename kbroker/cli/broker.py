@@ -45,7 +45,7 @@ def cluster_id(output: Output, connection: Connection) -> None:
 
 @command.command("list")
 @click.option(
-    "--include-fenced-brokers", "fenced", is_flag=True, help="Also those that are registered, and do not live."
+    "--include-fenced-brokers", "fenced", is_flag=True, help="Also list brokers that are registered but not live."
 )
 @output_option
 @client_options
@@ -109,7 +109,12 @@ def api_versions(broker_id: int | None, output: Output, connection: Connection) 
 @command.command("log-dirs")
 @click.argument("broker_ids", nargs=-1, type=int, metavar="[BROKER_ID...]", shell_complete=complete_brokers)
 @click.option(
-    "--topic", "topics", multiple=True, metavar="NAME", help="Only of this; repeatable.", shell_complete=complete_topics
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME",
+    help="Show only this topic; repeatable.",
+    shell_complete=complete_topics,
 )
 @output_option
 @client_options
@@ -130,7 +135,7 @@ def log_dirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], output: Outpu
 
 @command.command("unregister")
 @click.argument("broker_id", type=int)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for a confirmation.")
 @client_options
 def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
     """Remove a broker that will not return from a cluster on KRaft.
@@ -146,7 +151,7 @@ def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
 
 @command.command("drain")
 @click.argument("broker_id", type=int, shell_complete=complete_brokers)
-@click.option("--dry-run", is_flag=True, help="Show the moves, and move nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the moves without moving anything.")
 @client_options
 def drain(broker_id: int, dry_run: bool, connection: Connection) -> None:
     """Move every replica of a broker to other brokers, so that the broker can be removed.

@@ -21,11 +21,11 @@ def command() -> None:
 
 @command.command("dev", short_help="Make an authority, and certificates for a server and clients.")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name or address of the server; repeatable.")
 @click.option(
-    "--host", "hosts", multiple=True, metavar="NAME", help="A name or address of the server; may be repeated."
+    "--client", "clients", multiple=True, metavar="NAME", help="The name of a client; repeatable [default: client]."
 )
-@click.option("--client", "clients", multiple=True, metavar="NAME", help="A client's name; may be repeated [client].")
-@click.option("--password", default="changeit", show_default=True, help="Password of the PKCS12 files.")
+@click.option("--password", default="changeit", show_default=True, help="The password of the PKCS12 files.")
 def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], password: str) -> None:
     """Create an authority for development in DIRECTORY, and certificates for a server and clients.
 

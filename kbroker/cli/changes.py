@@ -42,7 +42,9 @@ def add_changes(command: click.Group, noun: str) -> None:
 def _all_option(noun: str) -> Decorator:
     if noun not in _ALL:
         return lambda verb: verb
-    return click.option(f"--all-{noun}s", "everything", is_flag=True, help=f"All {noun}s, after a confirmation.")
+    return click.option(
+        f"--all-{noun}s", "everything", is_flag=True, help=f"Select all {noun}s, and ask for a confirmation."
+    )
 
 
 def command_of(change: Change) -> click.Command:
@@ -51,10 +53,12 @@ def command_of(change: Change) -> click.Command:
 
     @click.command(change.name, help=change.summary)
     @click.argument("names", nargs=-1, metavar=f"[{noun.upper()}...]", shell_complete=_COMPLETE[noun])
-    @click.option("--pattern", metavar="REGEX", help=f"Those {noun}s whose whole name matches, after a confirmation.")
+    @click.option(
+        "--pattern", metavar="REGEX", help=f"Select the {noun}s whose whole name matches, and ask for a confirmation."
+    )
     @_all_option(noun)
-    @click.option("--yes", is_flag=True, help="Do not ask.")
-    @click.option("--if-exists", is_flag=True, help=f"A {noun} that does not exist is no failure.")
+    @click.option("--yes", is_flag=True, help="Do not ask for a confirmation.")
+    @click.option("--if-exists", is_flag=True, help=f"Succeed if a {noun} does not exist.")
     @field_options(change.fields)
     @client_options
     def verb(

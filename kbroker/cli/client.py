@@ -43,17 +43,17 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
         envvar=["KBROKER_BOOTSTRAP", "KAFKA_BOOTSTRAP_SERVERS"],
         default=DEFAULT_BOOTSTRAP,
         show_default=True,
-        help="Where a broker is; also KBROKER_BOOTSTRAP or KAFKA_BOOTSTRAP_SERVERS.",
+        help="The address of a broker; also KBROKER_BOOTSTRAP or KAFKA_BOOTSTRAP_SERVERS.",
     )
     @click.option(
-        "--command-config", "file", metavar="FILE", help="A file of the client's settings, as Kafka's tools take it."
+        "--command-config", "file", metavar="FILE", help="A file with settings of the client, as for Kafka's tools."
     )
     @click.option(
         "--profile",
         metavar="NAME",
         envvar="KBROKER_PROFILE",
         shell_complete=complete_profiles,
-        help="Settings of the client by a name, from your own directory; also KBROKER_PROFILE.",
+        help="Use the client's settings that `kbroker profile add` stored under this name; also KBROKER_PROFILE.",
     )
     @click.option("-X", "settings", multiple=True, metavar="KEY=VALUE", help="Set a setting of the client.")
     @functools.wraps(function)

@@ -37,8 +37,13 @@ def command() -> None:
 
 
 _content_options = with_options(
-    click.option("--interval", type=click.IntRange(1), metavar="MS", help="How often clients push."),
-    click.option("--metrics", multiple=True, metavar="PREFIX,...", help="Beginnings of names; '*' is all."),
+    click.option("--interval", type=click.IntRange(1), metavar="MS", help="The time between two pushes of a client."),
+    click.option(
+        "--metrics",
+        multiple=True,
+        metavar="PREFIX,...",
+        help="Prefixes of the metrics' names; '*' selects all metrics.",
+    ),
     click.option("--match", multiple=True, metavar="SELECTOR=REGEX", help=f"Clients: {', '.join(_SELECTORS)}."),
 )
 
@@ -60,7 +65,7 @@ def _values(interval: int | None, metrics: tuple[str, ...], match: tuple[str, ..
 
 @command.command("create")
 @click.argument("name", required=False)
-@click.option("--generate-name", is_flag=True, help="Make a name, which is printed.")
+@click.option("--generate-name", is_flag=True, help="Generate the name, and print it.")
 @_content_options
 @client_options
 def create(
@@ -88,7 +93,9 @@ def create(
 @command.command("alter")
 @click.argument("name")
 @_content_options
-@click.option("--default", "defaults", type=click.Choice(_KEYS), multiple=True, help="Go back to the default of this.")
+@click.option(
+    "--default", "defaults", type=click.Choice(_KEYS), multiple=True, help="Reset this setting to its default."
+)
 @client_options
 def alter(
     name: str,

@@ -24,12 +24,12 @@ def show(control: Control, output: Output) -> None:
     _print(control.ask("GET", "/clock"), output)
 
 
-@command.command("advance", short_help="Let time pass.")
-@click.option("--days", type=float, metavar="N", help="So many days.")
-@click.option("--hours", type=float, metavar="N", help="So many hours.")
-@click.option("--minutes", type=float, metavar="N", help="This number of minutes.")
-@click.option("--seconds", type=float, metavar="N", help="This number of seconds.")
-@click.option("--ms", type=float, metavar="N", help="This number of milliseconds.")
+@command.command("advance", short_help="Move the time forward.")
+@click.option("--days", type=float, metavar="N", help="The number of days.")
+@click.option("--hours", type=float, metavar="N", help="The number of hours.")
+@click.option("--minutes", type=float, metavar="N", help="The number of minutes.")
+@click.option("--seconds", type=float, metavar="N", help="The number of seconds.")
+@click.option("--ms", type=float, metavar="N", help="The number of milliseconds.")
 @output_option
 @control_option
 def advance(control: Control, output: Output, **options: float | None) -> None:
@@ -40,7 +40,7 @@ def advance(control: Control, output: Output, **options: float | None) -> None:
     _print(control.ask("POST", "/clock/advance", given), output)
 
 
-@command.command("set", short_help="Let it be another time.")
+@command.command("set", short_help="Set the time.")
 @click.argument("when")
 @output_option
 @control_option

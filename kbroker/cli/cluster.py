@@ -33,7 +33,7 @@ _PATIENCE_S = 400.0
 _NO_LOGIN = "everybody could register and delete schemas; `kbroker start` has registries with logins and TLS"
 
 _dir_option = click.option(
-    "--data-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="Where the cluster's data lies."
+    "--data-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The directory of the cluster's data."
 )
 
 
@@ -46,34 +46,38 @@ def command() -> None:
 
 
 @command.command("up")
-@click.option("-n", "count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many brokers.")
-@click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="A ZooKeeper that runs; without, one is started.")
+@click.option("-n", "count", type=click.IntRange(1, 100), default=3, show_default=True, help="The number of brokers.")
+@click.option(
+    "--zookeeper", metavar="HOST:PORT[/CHROOT]", help="Use this running ZooKeeper; without this option, one is started."
+)
 @_dir_option
 @click.option(
     "--listen",
     metavar="HOST:PORT",
     default=DEFAULT_LISTEN,
     show_default=True,
-    help="Where the first broker listens; the others take the next ports. Port 0 takes free ones.",
+    help="The address of the first broker. The others use the next ports. Port 0 chooses free ports.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one key of all brokers.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key for all brokers.")
 @click.option(
     "--metrics",
     metavar="[HOST:PORT]",
     is_flag=False,
     flag_value=DEFAULT_METRICS,
-    help=f"Have each broker serve /metrics: the first at this address, by default {DEFAULT_METRICS}, the others on"
-    " the next ports. Port 0 takes free ones.",
+    help=f"Each broker serves /metrics: the first at this address, by default {DEFAULT_METRICS}, the others on the"
+    " next ports. Port 0 chooses free ports.",
 )
 @click.option(
     "--registry",
     metavar="[HOST:PORT]",
     is_flag=False,
     flag_value=REGISTRY.default,
-    help=f"Have each broker serve a schema registry: the first at this address, by default {REGISTRY.default}, the"
-    " others on the next ports. Port 0 takes free ones. It asks for no login, so only this machine may reach it.",
+    help=f"Each broker serves a schema registry: the first at this address, by default {REGISTRY.default}, the others"
+    " on the next ports. Port 0 chooses free ports. The registry needs no login, so allow only this machine.",
 )
-@click.option("--ready-file", metavar="FILE", help="Write JSON with addresses and process ids there while it runs.")
+@click.option(
+    "--ready-file", metavar="FILE", help="After the start, write the addresses and process ids to this file as JSON."
+)
 @log_options()
 def up(
     count: int,

@@ -34,39 +34,46 @@ _PATH: Final = click.Path(path_type=Path)
     metavar="HOST:PORT",
     default=CONSOLE.default,
     show_default=True,
-    help="Where to listen; port 0 takes a free one.",
+    help="The address of the console. Port 0 chooses a free port.",
 )
-@click.option("--read-only", is_flag=True, help="Only show: nothing can be changed.")
-@click.option("--user", metavar="NAME", help=f"The only user; the password is in --password-file or {PASSWORD}.")
-@click.option("--password-file", type=_FILE, help="The password of --user, in its first line.")
-@click.option("--users", type=_PATH, metavar="FILE", help="The users who may log in; lines of --hash-password.")
-@click.option("--hash-password", is_flag=True, help="Read a password, print a line for --users, and end.")
-@click.option("--tls-cert", type=_FILE, help="Serve HTTPS with this certificate chain, as PEM.")
-@click.option("--tls-key", type=_FILE, help="The key of --tls-cert, as PEM.")
+@click.option("--read-only", is_flag=True, help="Allow no changes.")
+@click.option("--user", metavar="NAME", help=f"The only user, with the password in --password-file or {PASSWORD}.")
+@click.option("--password-file", type=_FILE, help="A file with the password of --user in its first line.")
 @click.option(
-    "--console-public", is_flag=True, help="Let --listen be where others reach it, by any name, and without a password."
+    "--users",
+    type=_PATH,
+    metavar="FILE",
+    help="A file with the users who may log in: the lines that --hash-password prints.",
+)
+@click.option("--hash-password", is_flag=True, help="Read a password, print a line for the file of --users, and end.")
+@click.option("--tls-cert", type=_FILE, help="Serve HTTPS with the certificate chain in this PEM file.")
+@click.option("--tls-key", type=_FILE, help="The PEM file with the key of --tls-cert.")
+@click.option(
+    "--console-public",
+    is_flag=True,
+    help="Allow an address that other machines can reach, under any host name, without a password.",
 )
 @click.option(
     "--host-name",
     "names",
     multiple=True,
     metavar="NAME",
-    help="A name by which browsers reach it, besides addresses and localhost; repeatable.",
+    help="A host name of the console in browsers; addresses and localhost need none. Repeatable.",
 )
 @click.option(
     "--schemas",
     type=_PATH,
     metavar="DIR",
-    help="Schemas by which values are shown: of Avro (*.avsc), descriptor sets of Protobuf (*.desc).",
+    help="Schemas that decode the shown values: Avro (*.avsc), or descriptor sets of Protobuf (*.desc).",
 )
 @click.option(
     "--registry",
     metavar="URL",
     envvar="KBROKER_REGISTRY",
-    help="A schema registry: its subjects get pages, and values are shown by their schemas.",
+    help="Show the subjects of this schema registry, and decode values with its schemas.",
 )
-@click.option("--registry-ca", type=_FILE, help="A file of the authority that signed the registry's certificate.")
-@click.option("--ready-file", metavar="FILE", help="Write the address there once it serves.")
+@click.option("--registry-ca", type=_FILE, help="The PEM file of the authority that signed the registry's certificate.")
+@click.option("--ready-file", metavar="FILE", help="After the start, write the address to this file.")
 @client_options
 def command(connection: Connection, **options: Any) -> None:
     """Serve a web console: topics, records, groups, and all other parts of a cluster, in a browser."""

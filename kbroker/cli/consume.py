@@ -38,7 +38,7 @@ _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
 _CLOSE_MS: Final = 2_000
 _PAUSE_S: Final = 0.02
-_OFFSET_HELP: Final = "Start there: beginning, end, N, -N before the end, +N after the beginning, @TIME (ms or ISO)."
+_OFFSET_HELP: Final = "The start: beginning, end, N, -N before the end, +N after the beginning, @TIME (ms or ISO)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,42 +77,61 @@ class _Printing:
 
 @click.command("consume", epilog="\b\nThe letters of FORMAT are those of kcat:" + record_format.HELP)
 @click.argument("topics", nargs=-1, metavar="TOPIC...", shell_complete=complete_topics)
-@click.option("--include", metavar="REGEX", help="All topics whose whole name matches, in place of names.")
-@click.option("--from-beginning", is_flag=True, help="Start at the oldest record; in a group, where none is committed.")
+@click.option("--include", metavar="REGEX", help="Read all topics whose whole name matches, instead of named topics.")
+@click.option(
+    "--from-beginning",
+    is_flag=True,
+    help="Start at the oldest record. A group does this only without a committed offset.",
+)
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
-    help="read_committed leaves out open and aborted transactions.",
+    help="With read_committed, leave out the records of open and aborted transactions.",
 )
 @click.option(
     "-g",
     "--group",
     metavar="GROUP",
     shell_complete=complete_groups,
-    help="Read as a member of this group, which commits printed records.",
+    help="Read as a member of this group, and commit the printed records.",
 )
 @click.option(
     "--share",
     metavar="GROUP",
     shell_complete=complete_groups,
-    help="Take records from this share group, and acknowledge each once it is printed.",
+    help="Read from this share group, and acknowledge each printed record.",
 )
-@click.option("--ack", type=click.Choice(ACKS), help="How records of --share are acknowledged; accept unless given.")
+@click.option(
+    "--ack", type=click.Choice(ACKS), help="How to acknowledge the records of --share; without this option, accept."
+)
 @click.option("-c", "--count", "--max-messages", "count", type=click.IntRange(1), help="End after N records.")
-@click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, value and \\n.")
+@click.option(
+    "-f",
+    "--format",
+    "pattern",
+    metavar="FORMAT",
+    help="The format of a record; without this option, its value and \\n.",
+)
 @click.option("--filter", "wanted", metavar="EXPR", help="Print only records that match: A || B, or header.x = 'y'.")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Read this one only.")
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Read only this partition; repeatable.",
+)
 @click.option("-o", "--offset", metavar="OFFSET", help=_OFFSET_HELP)
 @click.option(
     "--timeout",
     type=click.IntRange(0),
     metavar="MS",
-    help="End after this time without a record, also while a group is joined.",
+    help="End when no record arrives for this time, also while joining a group.",
 )
-@click.option("--until-end", is_flag=True, help="End at the last records of the moment of the start.")
-@click.option("-Z", "--null", "show_null", is_flag=True, help="Print NULL where a key or value is null.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
-@click.option("--skip-corrupt", is_flag=True, help="Skip batches that cannot be read, and report each.")
+@click.option("--until-end", is_flag=True, help="End at the last records that exist at the start.")
+@click.option("-Z", "--null", "show_null", is_flag=True, help="Print NULL for a null key or value.")
+@click.option("--json", "as_json", is_flag=True, help="Print each record as a line of JSON.")
+@click.option("--skip-corrupt", is_flag=True, help="Skip unreadable batches, and report each.")
 @client_options
 def command(
     topics: tuple[str, ...],

@@ -48,9 +48,9 @@ log = logging.getLogger("kbroker")
 
 
 @click.command("container", hidden=True)
-@click.option("--config", "mounted", default=MOUNTED, show_default=True, help="A server.properties, if it is there.")
-@click.option("--data-dir", default=DATA_DIR, show_default=True, help="The data directory unless log.dirs is set.")
-@click.option("--ready-file", metavar="FILE", help="As of `kbroker start`.")
+@click.option("--config", "mounted", default=MOUNTED, show_default=True, help="A server.properties file, if it exists.")
+@click.option("--data-dir", default=DATA_DIR, show_default=True, help="The data directory, unless log.dirs is set.")
+@click.option("--ready-file", metavar="FILE", help="The same as in `kbroker start`.")
 @metrics_option(in_container=True)
 @log_options(in_container=True)
 @http_options(in_container=True)

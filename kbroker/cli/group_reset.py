@@ -32,30 +32,40 @@ from kbroker.cli.output import Output, output_option
 
 @click.command("reset")
 @click.argument("names", nargs=-1, metavar="GROUP...", shell_complete=complete_groups)
-@click.option("--all-groups", is_flag=True, help="All that there are.")
+@click.option("--all-groups", is_flag=True, help="Reset all groups.")
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     metavar="TOPIC[:P,...]",
-    help="A topic, or some of its partitions.",
+    help="Reset a topic, or some of its partitions; repeatable.",
     shell_complete=complete_topics,
 )
-@click.option("--all-topics", is_flag=True, help="Every partition for which the group has committed an offset.")
-@click.option("--to-earliest", is_flag=True, help="To the oldest record.")
-@click.option("--to-latest", is_flag=True, help="Behind the newest record.")
-@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To an offset.")
-@click.option("--to-datetime", type=Moment(), metavar="ISO", help="To the first record that is not older.")
-@click.option("--by-duration", type=Ago(), metavar="ISO", help="The same, so long ago: P1DT2H30M.")
-@click.option("--shift-by", type=int, metavar="N", help="By N records, back if negative.")
-@click.option("--to-current", is_flag=True, help="To the committed offset, within the partition.")
+@click.option("--all-topics", is_flag=True, help="Reset each partition with a committed offset.")
+@click.option("--to-earliest", is_flag=True, help="Move to the oldest record.")
+@click.option("--to-latest", is_flag=True, help="Move behind the newest record.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="Move to this offset.")
 @click.option(
-    "--from-file", type=OffsetsInFile(), metavar="FILE", help="To those of a file of lines topic,partition,offset."
+    "--to-datetime", type=Moment(), metavar="ISO", help="Move to the first record with this timestamp or a later one."
 )
-@click.option("--execute", is_flag=True, help="Change the offsets; without it they are only shown.")
-@click.option("--dry-run", is_flag=True, help="Only show the new offsets, as without --execute.")
-@click.option("--export", is_flag=True, help="Print lines for --from-file: topic,partition,offset.")
-@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="How long a coordinator may take to be ready.")
+@click.option(
+    "--by-duration",
+    type=Ago(),
+    metavar="ISO",
+    help="Move to the first record that is at most this old, for example P1DT2H30M.",
+)
+@click.option("--shift-by", type=int, metavar="N", help="Move by N records; a negative N moves back.")
+@click.option("--to-current", is_flag=True, help="Keep the committed offset, limited to the offsets of the partition.")
+@click.option(
+    "--from-file",
+    type=OffsetsInFile(),
+    metavar="FILE",
+    help="Move to the offsets of a file with lines topic,partition,offset.",
+)
+@click.option("--execute", is_flag=True, help="Change the offsets. Without this option, only show the new offsets.")
+@click.option("--dry-run", is_flag=True, help="Only show the new offsets; this is the default.")
+@click.option("--export", is_flag=True, help="Print the offsets as lines topic,partition,offset for --from-file.")
+@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="The maximum time to wait for a coordinator.")
 @output_option
 @client_options
 def reset(

@@ -31,7 +31,7 @@ _CAUSES: Final = {
 
 @click.command("stuck")
 @click.argument("names", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)
-@click.option("--records", is_flag=True, help="Show the records too: key, value and headers.")
+@click.option("--records", is_flag=True, help="Also show the key, value and headers of each record.")
 @output_option
 @client_options
 def stuck(names: tuple[str, ...], records: bool, output: Output, connection: Connection) -> None:
@@ -90,12 +90,16 @@ def _facts(row: dict[str, Any]) -> Part:
 
 @click.command("skip")
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
-@click.option("--at", "place", metavar="TOPIC:P", help="The partition, if the group stands in several.")
+@click.option("--at", "place", metavar="TOPIC:P", help="The partition, if the group is stuck in several.")
 @click.option(
-    "--to-deadletter", "to", metavar="TOPIC", help="Copy the record there first.", shell_complete=complete_topics
+    "--to-deadletter",
+    "to",
+    metavar="TOPIC",
+    help="Copy the record to this topic first.",
+    shell_complete=complete_topics,
 )
-@click.option("--drop", is_flag=True, help="Do not copy the record.")
-@click.option("--execute", is_flag=True, help="Do it; without it the effect is only shown.")
+@click.option("--drop", is_flag=True, help="Skip the record without a copy.")
+@click.option("--execute", is_flag=True, help="Skip the record. Without this option, only show the effect.")
 @client_options
 def skip(name: str, place: str | None, to: str | None, drop: bool, execute: bool, connection: Connection) -> None:
     """Let a group skip the record that it does not get past.

@@ -29,7 +29,7 @@ def log_options(*, in_container: bool = False) -> Decorator:
             default=FORMATS[0],
             show_default=True,
             envvar="KBROKER_LOG_FORMAT" if in_container else None,
-            help="Write the log as lines of text or of JSON.",
+            help="The format of log lines.",
         ),
         click.option(
             "--log-level",
@@ -38,8 +38,8 @@ def log_options(*, in_container: bool = False) -> Decorator:
             metavar="[LOGGER=]LEVEL",
             envvar="KBROKER_LOG_LEVEL" if in_container else None,
             callback=_checked,
-            help="Log from this level on: DEBUG, INFO (the default), WARN or ERROR; of one logger with its name, as "
-            "kafka.request.logger=DEBUG.",
+            help="The lowest level that is logged: DEBUG, INFO (the default), WARN or ERROR. "
+            "With a logger's name, such as kafka.request.logger=DEBUG, the level of this logger.",
         ),
     )
 

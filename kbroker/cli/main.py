@@ -17,10 +17,10 @@ from click.shell_completion import CompletionItem
 from kbroker.admin.errors import AdminError, WrongInput
 
 EXITS: Final = (
-    ("0", "All is done."),
-    ("1", "A failure; a line on standard error names it, and a remedy if one is known."),
+    ("0", "Success."),
+    ("1", "Failure. A line on standard error names it, and a remedy if one is known."),
     ("2", "The command line is wrong."),
-    ("130", "It was interrupted."),
+    ("130", "The command was interrupted."),
 )
 """The exit statuses, with texts for the manual pages."""
 
@@ -43,7 +43,7 @@ GROUPS = {
     "Brokers": {
         "start": "Start a broker.",
         "cluster": "Start several brokers and a ZooKeeper on this machine, and stop, kill and restart them.",
-        "console": "Look at and administer any Kafka in a browser.",
+        "console": "Show and administer any Kafka in a browser.",
         "registry": "Serve a schema registry with Confluent's API beside any Kafka.",
     },
     "Records": {
@@ -54,12 +54,12 @@ GROUPS = {
         "schedule": "List, show and cancel records that a schedule topic delivers later.",
         "deadletter": "List, show, replay and purge dead letters.",
         "schema": "List, show, register, check, compare and delete schemas of a registry.",
-        "perf": "Measure how fast records are produced and consumed, and how long one takes.",
+        "perf": "Measure the speed of producing and consuming, and the latency.",
     },
     "Topics, groups and transactions": {
         "topic": "Create, describe, alter, move and delete topics.",
         "group": "List, describe, reset and delete groups of every type.",
-        "transaction": "List and describe transactions, find those that hang, and end them.",
+        "transaction": "List, describe and end transactions, and find hanging ones.",
     },
     "The cluster": {
         "broker": "List, describe and drain the brokers of a cluster.",
@@ -82,10 +82,10 @@ GROUPS = {
         "fault": "Let a broker that runs with --control misbehave, for tests.",
         "clock": "Show and move the time of a broker that runs with --control.",
         "requests": "Show the requests to a broker that runs with --control.",
-        "reset": "Make a broker that runs with --control as at its start.",
+        "reset": "Return a broker that runs with --control to its state at the start.",
     },
     "This command line": {
-        "profile": "List, show, add and remove the named settings that --profile takes.",
+        "profile": "List, show, add and remove named settings for --profile.",
         "completion": "Print a script by which bash, zsh or fish completes verbs and options.",
         "man": "Write the manual pages.",
     },
@@ -144,7 +144,7 @@ class _Lazy(click.Group):
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @click.version_option(package_name="kbroker", prog_name="kbroker")
 def cli(debug: bool) -> None:
     """An event-streaming broker that speaks Apache Kafka's wire protocol."""

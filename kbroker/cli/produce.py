@@ -191,20 +191,39 @@ def _of_another(error: BaseException) -> bool:
 @click.command("produce")
 @click.argument("topic", shell_complete=complete_topics)
 @click.option(
-    "-k", "--key-separator", metavar="SEP", help="A line is KEY SEP VALUE; a line without it has no key. \\t is a tab."
+    "-k",
+    "--key-separator",
+    metavar="SEP",
+    help="The separator of key and value in a line. A line without it has no key. \\t means tab.",
 )
 @click.option(
-    "--headers-delimiter", metavar="SEP", help="A line begins with HEADERS SEP, as name:value,name:value; \\t is a tab."
+    "--headers-delimiter",
+    metavar="SEP",
+    help="The separator after the headers of a line, which are name:value,name:value. \\t means tab.",
 )
-@click.option("--headers-separator", metavar="SEP", default=",", show_default=True, help="Between headers in a line.")
-@click.option("--headers-key-separator", metavar="SEP", default=":", show_default=True, help="Between name and value.")
-@click.option("--null-marker", metavar="TEXT", help="The text for null as a key or a value in a line.")
+@click.option(
+    "--headers-separator", metavar="SEP", default=",", show_default=True, help="The separator between two headers."
+)
+@click.option(
+    "--headers-key-separator",
+    metavar="SEP",
+    default=":",
+    show_default=True,
+    help="The separator between a header's name and value.",
+)
+@click.option("--null-marker", metavar="TEXT", help="The text that stands for a null key or value.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="KEY=VALUE", help="Add a header to every record.")
 @click.option("-p", "--partition", type=click.IntRange(0), help="Write to this partition.")
-@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas to wait for.")
+@click.option(
+    "--acks",
+    type=click.Choice(list(ACKS)),
+    default="all",
+    show_default=True,
+    help="The replicas that must acknowledge a record.",
+)
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
-@click.option("--sync", is_flag=True, help="Send a record once the one before is acknowledged.")
-@click.option("-Z", "--tombstones", is_flag=True, help="Write an empty value, and an empty key, as null.")
+@click.option("--sync", is_flag=True, help="Send each record only after the acknowledgement of the previous one.")
+@click.option("-Z", "--tombstones", is_flag=True, help="Write an empty key or value as null.")
 @client_options
 def command(
     topic: str,

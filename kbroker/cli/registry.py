@@ -33,23 +33,25 @@ _NO_LOGIN: Final = "everybody could register and delete schemas; --registry-publ
     metavar="HOST:PORT",
     default=REGISTRY.default,
     show_default=True,
-    help="Where to listen; port 0 takes a free one.",
+    help="The address of the registry. Port 0 chooses a free port.",
 )
 @click.option(
     "--registry-public",
     is_flag=True,
-    help="Let --listen be where others reach it: whoever does can register and delete schemas.",
+    help="Allow an address that other machines can reach. Every client can then register and delete schemas.",
 )
-@click.option("--tls-cert", type=click.Path(dir_okay=False), help="Serve HTTPS with this certificate chain, as PEM.")
-@click.option("--tls-key", type=click.Path(dir_okay=False), help="The key of --tls-cert, as PEM.")
+@click.option(
+    "--tls-cert", type=click.Path(dir_okay=False), help="Serve HTTPS with the certificate chain in this PEM file."
+)
+@click.option("--tls-key", type=click.Path(dir_okay=False), help="The PEM file with the key of --tls-cert.")
 @click.option(
     "--transactional-id",
     metavar="ID",
     default=TRANSACTIONAL_ID,
     show_default=True,
-    help="Under which changes are written; the same for all instances beside one Kafka.",
+    help="The transactional id for changes; all registries of one Kafka need the same one.",
 )
-@click.option("--ready-file", metavar="FILE", help="Write the address there once it serves.")
+@click.option("--ready-file", metavar="FILE", help="After the start, write the address to this file.")
 @client_options
 def command(
     connection: Connection,

@@ -19,9 +19,9 @@ from kbroker.control.values import ABOUT, LIMIT
 
 
 @click.command("requests")
-@click.option("--follow", "-f", is_flag=True, help="Show requests as they are answered, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Print each answered request until Ctrl-C.")
 @field_options([*ABOUT, LIMIT])
-@click.option("--clear", is_flag=True, help="Forget all requests.")
+@click.option("--clear", is_flag=True, help="Delete the list of requests.")
 @output_option
 @control_option
 def command(

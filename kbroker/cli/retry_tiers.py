@@ -22,16 +22,23 @@ def command() -> None:
 
 @command.command("create")
 @click.argument("topic", shell_complete=complete_topics)
-@click.option("--delays", required=True, metavar="DELAY,...", help="The tiers: 5s,1m,10m (ms, s, m, h, d).")
-@click.option("--dead-letter", metavar="TOPIC", help="The topic after the last tier; dlq.TOPIC or TOPIC-dlt without.")
+@click.option(
+    "--delays",
+    required=True,
+    metavar="DELAY,...",
+    help="The delays of the tiers, for example 5s,1m,10m (units ms, s, m, h, d).",
+)
+@click.option(
+    "--dead-letter", metavar="TOPIC", help="The topic after the last tier; without this option, dlq.TOPIC or TOPIC-dlt."
+)
 @click.option(
     "--naming",
     type=click.Choice(NAMINGS),
     default="delay",
     show_default=True,
-    help="orders-retry-5s, or orders-retry-5000 as Spring names it.",
+    help="The names of tiers: orders-retry-5s, or Spring's orders-retry-5000.",
 )
-@click.option("--dry-run", is_flag=True, help="Have it checked, and create nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the change without creating anything.")
 @client_options
 def create(
     topic: str, delays: str, dead_letter: str | None, naming: str, dry_run: bool, connection: Connection

@@ -48,12 +48,20 @@ def command() -> None:
     metavar="TOPIC",
     multiple=True,
     shell_complete=complete_topics,
-    help="Only this topic; repeatable.",
+    help="List only the schedules of this topic; repeatable.",
 )
-@click.option("--before", metavar="TIME", help="Due before that: ms since 1970, or 2026-01-31T12:00:00Z.")
-@click.option("--failed", is_flag=True, help="Only those that are late because of an error.")
 @click.option(
-    "--limit", type=click.IntRange(1, _MOST), default=100, show_default=True, help="The first N that are due."
+    "--before",
+    metavar="TIME",
+    help="List only records that are due before this time: ms since 1970, or 2026-01-31T12:00:00Z.",
+)
+@click.option("--failed", is_flag=True, help="List only records that are late because of an error.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, _MOST),
+    default=100,
+    show_default=True,
+    help="List the N records that are due first.",
 )
 @output_option
 @client_options
@@ -149,8 +157,8 @@ def _report(states: list[ScheduleTopic]) -> None:
 @command.command("show")
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("key", required=False)
-@click.option("-p", "--partition", type=click.IntRange(0), help="With --offset: the record there.")
-@click.option("--offset", type=click.IntRange(0), metavar="N", help="With --partition: the record there.")
+@click.option("-p", "--partition", type=click.IntRange(0), help="With --offset: the partition of the record.")
+@click.option("--offset", type=click.IntRange(0), metavar="N", help="With --partition: the offset of the record.")
 @output_option
 @client_options
 def show(
@@ -229,9 +237,16 @@ def cancel_pending(topic: str, keys: tuple[str, ...], connection: Connection) ->
 
 @command.command("next")
 @click.argument("expression")
-@click.option("--timezone", metavar="ZONE", help="The time zone of a cron expression; UTC without it.")
-@click.option("--after", metavar="TIME", help="After that; now without it.")
-@click.option("-c", "--count", type=click.IntRange(1, 1000), default=NEXT_TIMES, show_default=True, help="N times.")
+@click.option("--timezone", metavar="ZONE", help="The time zone of a cron expression; without this option, UTC.")
+@click.option("--after", metavar="TIME", help="Print times after this time; without this option, after now.")
+@click.option(
+    "-c",
+    "--count",
+    type=click.IntRange(1, 1000),
+    default=NEXT_TIMES,
+    show_default=True,
+    help="The number of times to print.",
+)
 def next_times(expression: str, timezone: str | None, after: str | None, count: int) -> None:
     """Print when an expression of x-schedule fires next: "0 9 * * mon-fri", "@every 5m"."""
     after_ms = int(time.time() * 1000) if after is None else parse_time(after)

@@ -31,7 +31,7 @@ def command() -> None:
 ca_option: Final = click.option(
     "--ca",
     type=click.Path(exists=True, dir_okay=False),
-    help="A file of the authority that signed the registry's certificate.",
+    help="The PEM file of the authority that signed the registry's certificate.",
 )
 
 
@@ -45,7 +45,7 @@ def registry_options(function: Callable[..., Result]) -> Callable[..., Result]:
         default=_DEFAULT,
         envvar=VARIABLE,
         show_default=True,
-        help="The registry's address, with user:password@ if it asks for a login.",
+        help="The address of the registry, with user:password@ if it needs a login.",
     )
     @ca_option
     @wraps(function)
@@ -56,7 +56,9 @@ def registry_options(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 _subject: Final = click.argument("subject")
-_version: Final = click.option("--version", metavar="N", default=_LATEST, help="This version, in place of the latest.")
+_version: Final = click.option(
+    "--version", metavar="N", default=_LATEST, help="Use this version instead of the latest."
+)
 
 
 def _of_file(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -67,14 +69,14 @@ def _of_file(function: Callable[..., Result]) -> Callable[..., Result]:
         "--type",
         "kind",
         type=click.Choice(["AVRO", "JSON", "PROTOBUF"], case_sensitive=False),
-        help="The type of the schema; without it .avsc, .proto or .json at the end of the file's name tells it.",
+        help="The type of the schema; without this option, the end of the file's name (.avsc, .proto, .json) decides.",
     )
     @click.option(
         "--reference",
         "references",
         metavar="NAME=SUBJECT:VERSION",
         multiple=True,
-        help="A schema to which it refers by a name.",
+        help="A schema to which the new schema refers, with the name of the reference.",
     )
     @wraps(function)
     def with_body(*args: Any, file: Path, kind: str | None, references: tuple[str, ...], **kwargs: Any) -> Result:
@@ -102,8 +104,8 @@ def _reference(text: str) -> dict[str, Any]:
 
 
 @command.command("list")
-@click.option("--prefix", metavar="TEXT", default="", help="Only subjects that begin with this text.")
-@click.option("--deleted", is_flag=True, help="Subjects whose versions are all softly deleted, too.")
+@click.option("--prefix", metavar="TEXT", default="", help="List only subjects with this prefix.")
+@click.option("--deleted", is_flag=True, help="Also list subjects whose versions are all softly deleted.")
 @output_option
 @registry_options
 def list_schemas(prefix: str, deleted: bool, output: Output, registry: SchemaRegistry) -> None:
@@ -135,7 +137,7 @@ def list_schemas(prefix: str, deleted: bool, output: Output, registry: SchemaReg
 @command.command("show")
 @_subject
 @_version
-@click.option("--deleted", is_flag=True, help="Also if it is deleted softly.")
+@click.option("--deleted", is_flag=True, help="Also show softly deleted versions.")
 @output_option
 @registry_options
 def show(subject: str, version: str, deleted: bool, output: Output, registry: SchemaRegistry) -> None:
@@ -170,7 +172,9 @@ def _shown(reference: dict[str, Any]) -> str:
 @command.command("register")
 @_subject
 @_of_file
-@click.option("--normalize", is_flag=True, help="Store a normal form: the same for schemas that differ in form only.")
+@click.option(
+    "--normalize", is_flag=True, help="Store the normal form, which is equal for schemas that differ only in form."
+)
 @output_option
 @registry_options
 def register(subject: str, body: dict[str, Any], normalize: bool, output: Output, registry: SchemaRegistry) -> None:
@@ -185,7 +189,11 @@ def register(subject: str, body: dict[str, Any], normalize: bool, output: Output
 @command.command("check")
 @_subject
 @_of_file
-@click.option("--version", metavar="N", help="Compare only with this version or `latest`, not with those of the level.")
+@click.option(
+    "--version",
+    metavar="N",
+    help="Compare only with this version or `latest`, not with the versions of the compatibility level.",
+)
 @registry_options
 def check(subject: str, body: dict[str, Any], version: str | None, registry: SchemaRegistry) -> None:
     """Check whether a schema may become a subject's next version; exit with 1 if not."""
@@ -219,8 +227,8 @@ def diff(subject: str, old: str, new: str, registry: SchemaRegistry) -> None:
 
 @command.command("delete")
 @_subject
-@click.option("--version", metavar="N", help="Only this version; without it all.")
-@click.option("--permanent", is_flag=True, help="For good, what was deleted before without this option.")
+@click.option("--version", metavar="N", help="Delete only this version; without this option, all versions.")
+@click.option("--permanent", is_flag=True, help="Delete softly deleted versions permanently.")
 @registry_options
 def delete(subject: str, version: str | None, permanent: bool, registry: SchemaRegistry) -> None:
     """Delete a subject, or a version of it. A schema stays readable by its id until it is deleted with --permanent."""

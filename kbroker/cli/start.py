@@ -74,24 +74,30 @@ def _shortcuts(listen: str | None, data_dir: str | None, settings: Sequence[str]
 
 @click.command("start")
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="A server.properties file.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one key; wins over --config.")
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
-@click.option("--data-dir", metavar="DIR", help="Where the data lies; without it log.dirs, or /tmp/kafka-logs.")
-@click.option("--memory", is_flag=True, help="Keep data in a temporary directory, and none after the stop.")
-@click.option("--cluster-id", metavar="ID", help="Id of the cluster; data of another cluster is refused.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key; overrides --config. Repeatable."
+)
+@click.option("--listen", metavar="HOST:PORT", help="The address of the broker. Port 0 chooses a free port.")
+@click.option("--data-dir", metavar="DIR", help="The data directory; without this option, log.dirs or /tmp/kafka-logs.")
+@click.option("--memory", is_flag=True, help="Use a temporary directory, and delete it at the stop.")
+@click.option("--cluster-id", metavar="ID", help="The id of the cluster. Data of another cluster are refused.")
 @click.option(
     "--add-scram",
     "scram_users",
     multiple=True,
     metavar="MECHANISM=[name=NAME,password=...]",
-    help="A user with a password (SCRAM-SHA-256 or SCRAM-SHA-512), there from the start on; as Kafka's storage tool.",
+    help="Before the start, create a user with a password (SCRAM-SHA-256 or SCRAM-SHA-512).",
 )
-@click.option("--ready-file", metavar="FILE", help="Write JSON with the address there while the broker serves.")
+@click.option(
+    "--ready-file",
+    metavar="FILE",
+    help="After the start, write the address to this file as JSON; the stop deletes the file.",
+)
 @click.option("--dev", is_flag=True, help=f"For development: {', '.join(f'{k}={v}' for k, v in DEV_SETTINGS.items())}.")
 @metrics_option()
 @traces_options
 @http_options()
-@click.option("--strict", is_flag=True, help="Refuse unknown keys.")
+@click.option("--strict", is_flag=True, help="Refuse to start with unknown keys.")
 @log_options()
 def command(
     config_file: str | None,

@@ -43,10 +43,21 @@ def command() -> None:
 
 
 @command.command("create")
-@click.option("--owner-principal", type=_PRINCIPAL, help="The user who logs in with it; you by default.")
-@click.option("--renewer-principal", type=_PRINCIPAL, multiple=True, help="A user who may renew it, besides the owner.")
 @click.option(
-    "--max-life-time-period", type=int, default=_DEFAULT, metavar="MS", help="Its longest life; the broker's, without."
+    "--owner-principal", type=_PRINCIPAL, help="The owner of the token, who logs in with it; without this option, you."
+)
+@click.option(
+    "--renewer-principal",
+    type=_PRINCIPAL,
+    multiple=True,
+    help="A user who may renew the token, besides its owner; repeatable.",
+)
+@click.option(
+    "--max-life-time-period",
+    type=int,
+    default=_DEFAULT,
+    metavar="MS",
+    help="The maximum lifetime of the token; without this option, the broker's.",
 )
 @output_option
 @client_options
@@ -75,9 +86,12 @@ def create(
 
 @command.command("list")
 @click.option(
-    "--owner-principal", type=_PRINCIPAL, multiple=True, help="Tokens that this user owns or may renew; all by default."
+    "--owner-principal",
+    type=_PRINCIPAL,
+    multiple=True,
+    help="Show only tokens that this user owns or may renew; repeatable.",
 )
-@click.option("--hmac", "with_hmac", is_flag=True, help="Show the HMACs, with which anyone can log in.")
+@click.option("--hmac", "with_hmac", is_flag=True, help="Show the HMACs. Anyone can log in with them.")
 @output_option
 @client_options
 def list_tokens(
@@ -95,7 +109,11 @@ def list_tokens(
 @command.command("renew")
 @click.argument("token")
 @click.option(
-    "--renew-time-period", type=int, default=_DEFAULT, metavar="MS", help="From now on; the broker's, without."
+    "--renew-time-period",
+    type=int,
+    default=_DEFAULT,
+    metavar="MS",
+    help="The new lifetime from now on; without this option, the broker's.",
 )
 @client_options
 def renew(token: str, renew_time_period: int, connection: Connection) -> None:
@@ -107,7 +125,13 @@ def renew(token: str, renew_time_period: int, connection: Connection) -> None:
 
 @command.command("expire")
 @click.argument("token")
-@click.option("--expiry-time-period", type=int, default=_DEFAULT, metavar="MS", help="From now on; at once, without.")
+@click.option(
+    "--expiry-time-period",
+    type=int,
+    default=_DEFAULT,
+    metavar="MS",
+    help="The new lifetime from now on; without this option, the token expires immediately.",
+)
 @client_options
 def expire(token: str, expiry_time_period: int, connection: Connection) -> None:
     """Expire a token, immediately or after a period; TOKEN is its id."""

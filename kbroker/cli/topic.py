@@ -35,7 +35,7 @@ from kbroker.cli.option_types import ReplicaAssignment, whole_match
 from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option, wide
 from kbroker.cli.reassign import reassign
 
-_TIME_HELP = f"{', '.join(SPECIAL)}, or ms since 1970, or 2026-01-31T12:00:00Z."
+_TIME_HELP = f"The time: {', '.join(SPECIAL)}, ms since 1970, or 2026-01-31T12:00:00Z."
 
 
 @click.group("topic", cls=Verbs)
@@ -55,19 +55,28 @@ def _assignments(pairs: tuple[str, ...]) -> dict[str, str]:
 
 @command.command("create")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("-p", "--partitions", type=click.IntRange(1), help="Number of partitions; the broker's default without.")
+@click.option(
+    "-p",
+    "--partitions",
+    type=click.IntRange(1),
+    help="The number of partitions; without this option, the broker's default.",
+)
 @click.option(
     "-r",
     "--replicas",
     "--replication-factor",
     "replicas",
     type=click.IntRange(1),
-    help="Replicas of each; the broker's default without.",
+    help="The number of replicas of each partition; without this option, the broker's default.",
 )
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config of the topic.")
-@click.option("--replica-assignment", type=ReplicaAssignment(), help="Brokers of each partition: 1:2,2:3 for two.")
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
-@click.option("--dry-run", is_flag=True, help="Have it checked, and create nothing.")
+@click.option(
+    "--replica-assignment",
+    type=ReplicaAssignment(),
+    help="The brokers of each partition, for example 1:2,2:3 for two partitions.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists.")
+@click.option("--dry-run", is_flag=True, help="Check the request without creating anything.")
 @client_options
 def create(
     names: tuple[str, ...],
@@ -108,8 +117,8 @@ def create(
 
 
 @command.command("list")
-@click.option("--pattern", metavar="REGEX", help="Only those whose whole name matches.")
-@click.option("--internal", is_flag=True, help="Also the cluster's own topics.")
+@click.option("--pattern", metavar="REGEX", help="List only topics whose whole name matches.")
+@click.option("--internal", is_flag=True, help="Also list the cluster's internal topics.")
 @output_option
 @client_options
 def list_topics(pattern: str | None, internal: bool, output: Output, connection: Connection) -> None:
@@ -126,14 +135,24 @@ def list_topics(pattern: str | None, internal: bool, output: Output, connection:
 
 @command.command("describe", short_help="Describe topics and their partitions.")
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
-@click.option("--pattern", metavar="REGEX", help="Those whose whole name matches.")
-@click.option("--topic-id", "ids", multiple=True, metavar="ID", help="The topic with this id; repeatable.")
-@click.option("--exclude-internal", is_flag=True, help="Not the cluster's own topics.")
-@click.option("--under-replicated-partitions", is_flag=True, help="Only partitions whose replicas are not all in sync.")
-@click.option("--unavailable-partitions", is_flag=True, help="Only partitions without a leader.")
-@click.option("--under-min-isr-partitions", is_flag=True, help="Only with fewer in sync than min.insync.replicas.")
-@click.option("--at-min-isr-partitions", is_flag=True, help="Only those with just min.insync.replicas in sync.")
-@click.option("--topics-with-overrides", is_flag=True, help="Only topics that have configs of their own.")
+@click.option("--pattern", metavar="REGEX", help="Describe the topics whose whole name matches.")
+@click.option("--topic-id", "ids", multiple=True, metavar="ID", help="Describe the topic with this id; repeatable.")
+@click.option("--exclude-internal", is_flag=True, help="Leave out the cluster's internal topics.")
+@click.option(
+    "--under-replicated-partitions", is_flag=True, help="Show only partitions whose replicas are not all in sync."
+)
+@click.option("--unavailable-partitions", is_flag=True, help="Show only partitions without a leader.")
+@click.option(
+    "--under-min-isr-partitions",
+    is_flag=True,
+    help="Show only partitions with fewer in-sync replicas than min.insync.replicas.",
+)
+@click.option(
+    "--at-min-isr-partitions",
+    is_flag=True,
+    help="Show only partitions with exactly min.insync.replicas in-sync replicas.",
+)
+@click.option("--topics-with-overrides", is_flag=True, help="Show only topics with configs of their own.")
 @output_option
 @client_options
 def describe(
@@ -170,11 +189,18 @@ def describe(
     raise_any(missing)
 
 
-@command.command("offsets", short_help="Show at which offsets partitions are at a time.")
+@command.command("offsets", short_help="Show the offsets of partitions at a time.")
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
-@click.option("--pattern", metavar="REGEX", help="Of topics whose whole name matches, in place of names.")
-@click.option("--exclude-internal-topics", is_flag=True, help="Without names: not the cluster's own topics.")
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Show only this partition; repeatable.",
+)
+@click.option("--pattern", metavar="REGEX", help="Show topics whose whole name matches, instead of named topics.")
+@click.option("--exclude-internal-topics", is_flag=True, help="Without names: leave out the cluster's internal topics.")
 @click.option("--time", "when", metavar="TIME", default="latest", show_default=True, help=_TIME_HELP)
 @output_option
 @client_options
@@ -215,7 +241,7 @@ def offsets(
     raise_any(refused)
 
 
-@command.command("tiers", short_help="Show what is on the disk and what in remote storage.")
+@command.command("tiers", short_help="Show local and remote storage of topics.")
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
 @output_option
 @client_options
@@ -277,11 +303,15 @@ def _nodes(nodes: list[int]) -> str:
 
 @command.command("alter")
 @click.argument("name", shell_complete=complete_topics)
-@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config.")
-@click.option("-d", "--delete-config", "deleted", multiple=True, metavar="KEY", help="Go back to a config's default.")
-@click.option("-p", "--partitions", type=click.IntRange(1), help="The number of partitions to have; it only grows.")
+@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config; repeatable.")
 @click.option(
-    "--replica-assignment", type=ReplicaAssignment(), help="With --partitions: brokers of all, also present ones."
+    "-d", "--delete-config", "deleted", multiple=True, metavar="KEY", help="Reset a config to its default; repeatable."
+)
+@click.option("-p", "--partitions", type=click.IntRange(1), help="The new number of partitions, which must be larger.")
+@click.option(
+    "--replica-assignment",
+    type=ReplicaAssignment(),
+    help="With --partitions: the brokers of all partitions, including the existing ones.",
 )
 @client_options
 def alter(
@@ -313,11 +343,18 @@ def alter(
 add_changes(command, "topic")
 
 
-@command.command("elect", short_help="Let first replicas lead again.")
+@command.command("elect", short_help="Elect the preferred leaders.")
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
-@click.option("--json-file", type=click.File("rb"), help="Of those in a file, as kafka-leader-election takes it.")
-@click.option("--unclean", is_flag=True, help="Without a live in-sync replica, elect any replica: records may be lost.")
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Elect only for this partition; repeatable.",
+)
+@click.option("--json-file", type=click.File("rb"), help="A file of partitions for kafka-leader-election.")
+@click.option("--unclean", is_flag=True, help="If no in-sync replica is live, elect any replica. Records may be lost.")
 @client_options
 def elect(
     names: tuple[str, ...], partitions: tuple[int, ...], json_file: Any, unclean: bool, connection: Connection

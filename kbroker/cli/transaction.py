@@ -34,11 +34,29 @@ def command() -> None:
 
 @command.command("list")
 @click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="Only those in it, such as Ongoing; repeatable."
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="List only transactions in this state, for example Ongoing; repeatable.",
 )
-@click.option("--producer-id", "producer_ids", type=int, multiple=True, help="Only of this producer id; repeatable.")
-@click.option("--duration-filter", type=click.IntRange(0), default=None, metavar="MS", help="Begun longer ago than MS.")
-@click.option("--transactional-id-pattern", "pattern", metavar="REGEX", help="Only ids that match, whole.")
+@click.option(
+    "--producer-id",
+    "producer_ids",
+    type=int,
+    multiple=True,
+    help="List only transactions of this producer id; repeatable.",
+)
+@click.option(
+    "--duration-filter",
+    type=click.IntRange(0),
+    default=None,
+    metavar="MS",
+    help="List only transactions that began more than MS ago.",
+)
+@click.option(
+    "--transactional-id-pattern", "pattern", metavar="REGEX", help="List only transactional ids that match as a whole."
+)
 @output_option
 @client_options
 def list_transactions(
@@ -85,7 +103,7 @@ def describe(transactional_id: str, output: Output, connection: Connection) -> N
 @command.command("producers")
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("partition", type=click.IntRange(0))
-@click.option("--broker", type=int, metavar="ID", help="Ask this broker, not the leader.")
+@click.option("--broker", type=int, metavar="ID", help="Ask this broker instead of the leader.")
 @output_option
 @client_options
 def list_producers(topic: str, partition: int, broker: int | None, output: Output, connection: Connection) -> None:
@@ -97,16 +115,16 @@ def list_producers(topic: str, partition: int, broker: int | None, output: Outpu
 
 
 @command.command("hanging")
-@click.option("--topic", metavar="TOPIC", help="Search this topic only.")
-@click.option("--partition", type=click.IntRange(0), help="Search this partition of it only.")
-@click.option("--broker", type=int, metavar="ID", help="Search the partitions that this broker leads only.")
+@click.option("--topic", metavar="TOPIC", help="Search only this topic.")
+@click.option("--partition", type=click.IntRange(0), help="Search only this partition of --topic.")
+@click.option("--broker", type=int, metavar="ID", help="Search only partitions that this broker leads.")
 @click.option(
     "--max-transaction-timeout",
     type=click.FloatRange(0),
     default=15,
     show_default=True,
     metavar="MINUTES",
-    help="Leave out producers that have written within this number of minutes.",
+    help="Leave out producers that wrote within this number of minutes.",
 )
 @output_option
 @client_options
@@ -136,8 +154,15 @@ def find_hanging(
 @command.command("abort")
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("partition", type=click.IntRange(0))
-@click.option("--start-offset", type=click.IntRange(0), required=True, help="Where it begins in the partition.")
-@click.option("--force", is_flag=True, help="Also if its coordinator knows it: its other partitions stay as they are.")
+@click.option(
+    "--start-offset",
+    type=click.IntRange(0),
+    required=True,
+    help="The offset at which the transaction begins in the partition.",
+)
+@click.option(
+    "--force", is_flag=True, help="Abort it also if a coordinator knows it. Its other partitions do not change."
+)
 @client_options
 def abort(topic: str, partition: int, start_offset: int, force: bool, connection: Connection) -> None:
     """Abort a hanging transaction in a partition: the leader writes the marker that no coordinator writes."""

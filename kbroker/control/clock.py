@@ -71,22 +71,22 @@ def _reset(control: Control, _: Values) -> dict[str, Any]:
 OPERATIONS: Final = (
     Operation("GET", "/clock", "getClock", "The broker's time.", "Clock", work=lambda control, _: _as_json(control)),
     Operation(
-        "PUT", "/clock", "setClock", "Let it be another time; earlier than now, the clock on the wall alone goes back.",
+        "PUT", "/clock", "setClock", "Set the time. A time before now sets back only the wall clock.",
         "Clock", work=_set,
         body=(
-            Field("now", "string", "A time as 2026-01-31T12:00:00Z."),
-            Field("now_ms", "integer", "The same in ms since 1970.", least=0, most=_LAST_MS),
+            Field("now", "string", "A time such as 2026-01-31T12:00:00Z."),
+            Field("now_ms", "integer", "The time in ms since 1970.", least=0, most=_LAST_MS),
         ),
     ),
     Operation(
         "POST", "/clock/advance", "advanceClock",
-        "Let time pass: retention, sessions and transactions run out. Answered when what is due has been done.",
+        "Move the time forward: retention runs, sessions and transactions expire. The answer follows the due work.",
         "Clock", work=_advance,
-        body=tuple(Field(unit, "number", f"So many {unit}.", least=0, most=_YEARS_MS) for unit in _UNITS),
+        body=tuple(Field(unit, "number", f"The number of {unit}.", least=0, most=_YEARS_MS) for unit in _UNITS),
     ),
     Operation(
         "POST", "/reset", "reset",
-        "Be as at the start, for the next test: no topics, groups, transactions, faults, requests, changed settings.",
+        "Return to the state at the start: no topics, groups, transactions, faults, requests or changed settings.",
         "Reset", work=_reset,
     ),
 )  # fmt: skip

@@ -28,7 +28,7 @@ _BOOLEAN: Final = {"type": "boolean"}
 _STRINGS: Final = {"type": "array", "items": _STRING}
 _DATA: Final = {
     "type": ["object", "null"],
-    "description": "Bytes: text where they are UTF-8, else base64; null for none.",
+    "description": "Bytes: UTF-8 as text, other bytes as base64; null if there are none.",
     "properties": {"text": _STRING, "base64": _STRING},
 }
 _GIVEN_DATA: Final = {

@@ -19,7 +19,7 @@ async def _wait(control: Control, values: Values) -> dict[str, Any]:
 
 OPERATIONS: Final = (
     Operation(
-        "GET", "/faults", "listFaults", "The faults that were set here, with how many requests have met each.",
+        "GET", "/faults", "listFaults", "The faults that were set with this API, each with its number of hits.",
         "Faults", work=lambda control, _: {"faults": control.known.all()},
     ),
     Operation(
@@ -27,7 +27,7 @@ OPERATIONS: Final = (
         work=lambda control, values: control.known.add(values),
     ),
     Operation(
-        "DELETE", "/faults", "clearFaults", "Remove all faults; the answer tells how they ended.",
+        "DELETE", "/faults", "clearFaults", "Remove all faults; the answer has their final state.",
         "Faults", work=lambda control, _: {"faults": control.known.clear()},
     ),
     Operation(
@@ -41,6 +41,6 @@ OPERATIONS: Final = (
     Operation(
         "GET", "/faults/{id:int}/wait", "waitForFault",
         "Wait until so many requests have met a fault; 504 when they have not in time.", "Fault", wait=_wait,
-        query=(Field("hits", "integer", "How many; without, one.", least=0), TIMEOUT),
+        query=(Field("hits", "integer", "The number of requests to wait for; the default is one.", least=0), TIMEOUT),
     ),
 )  # fmt: skip

@@ -80,9 +80,9 @@ OPERATIONS: Final = (
         "The records that a share group has in flight, as runs of offsets with the same state, in order.", "InFlight",
         work=_in_flight,
         query=(
-            Field("topic", "string", "Those of one topic alone."),
-            Field("partition", "integer", "Those of this partition alone.", least=0, most=2**31 - 1),
-            Field("limit", "integer", f"No more runs than that; without, {_LIMIT}.", least=1, most=_MOST),
+            Field("topic", "string", "Only this topic."),
+            Field("partition", "integer", "Only this partition.", least=0, most=2**31 - 1),
+            Field("limit", "integer", f"The maximum number of runs; the default is {_LIMIT}.", least=1, most=_MOST),
         ),
     ),
     Operation(
@@ -90,6 +90,6 @@ OPERATIONS: Final = (
         "GET", "/groups/{group:path}", "getGroup",
         'One group: members, offsets, lag. One that does not exist (yet) is "Dead" and has nothing.', "Group",
         work=lambda control, values: _as_json(control.subject.groups[values["group"]], values.get("topic")),
-        query=(Field("topic", "string", "Let `lag` be of this topic alone, also before anybody has joined."),),
+        query=(Field("topic", "string", "Limit `lag` to this topic; this works also before a member has joined."),),
     ),
 )  # fmt: skip

@@ -40,32 +40,38 @@ KINDS: Final = {
     "storm": _Kind(("seed",), ("api",)),
 }
 OWN: Final = (
-    Field("kind", "string", f"What a request meets: {', '.join(KINDS)}.", required=True, choices=tuple(KINDS)),
-    Field("api", "names", 'Kafka\'s name of what is asked, as "Produce", several of them, or "*".'),
+    Field("kind", "string", f"The kind of the fault: {', '.join(KINDS)}.", required=True, choices=tuple(KINDS)),
+    Field("api", "names", 'Kafka\'s name of an API, such as "Produce"; or several names; or "*".'),
     Field(
         "error",
         "string",
-        'For `fail`: Kafka\'s name of the error, as "NOT_LEADER_OR_FOLLOWER"; with `topic` or `partition` that part of '
-        "a request fails.",
+        'For `fail`: Kafka\'s name of the error, such as "NOT_LEADER_OR_FOLLOWER". With `topic` or `partition`, only '
+        "this part of a request fails.",
     ),
-    Field("message", "string", "For `fail`: a text that goes with the error."),
-    Field("ms", "number", "For `delay`, `slow_disk` and `throttle`: how long, in ms.", least=0, most=LONGEST_DELAY_MS),
+    Field("message", "string", "For `fail`: the message of the error."),
+    Field("ms", "number", "For `delay`, `slow_disk` and `throttle`: the time in ms.", least=0, most=LONGEST_DELAY_MS),
     Field(
         "when",
         "string",
-        "For `disconnect`: at the request, of which nothing is done; before, in the middle of or after the answer.",
+        "For `disconnect`: the moment: at the request, which is then not executed; before, during or after the answer.",
         choices=tuple(each.value for each in When),
     ),
 )
 FILTERS: Final = (
     *(each for each in ABOUT if each.name != "api"),
     Field("partition", "integer", "Requests that name this partition.", least=0, most=INT32),
-    Field("principal", "string", 'Requests of this user, as "User:alice".'),
-    Field("skip", "integer", "So many requests pass before it.", least=0, most=INT32),
-    Field("times", "integer", "It is gone after so many requests.", least=1, most=INT32),
-    Field("rate", "number", "The share of requests that meets it.", least=0, most=1),
-    Field("seed", "integer", "Chooses which: the same requests for the same seed."),
-    Field("seconds", "number", "It is gone after this time.", least=0, most=LONGEST_DELAY_MS / 1000),
+    Field("principal", "string", 'Requests of this user, such as "User:alice".'),
+    Field(
+        "skip",
+        "integer",
+        "The number of matching requests without the fault before the first one with it.",
+        least=0,
+        most=INT32,
+    ),
+    Field("times", "integer", "The fault ends after this number of requests.", least=1, most=INT32),
+    Field("rate", "number", "The share of matching requests that get the fault.", least=0, most=1),
+    Field("seed", "integer", "The seed for `rate`: the same seed chooses the same requests."),
+    Field("seconds", "number", "The fault ends after this number of seconds.", least=0, most=LONGEST_DELAY_MS / 1000),
 )
 FIELDS: Final = (*OWN, *FILTERS)
 _FILTER_NAMES: Final = frozenset(field.name for field in FILTERS)

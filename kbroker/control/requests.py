@@ -103,7 +103,7 @@ OPERATIONS: Final = (
         query=(
             *ABOUT,
             LIMIT,
-            Field("count", "integer", "Wait until so many are answered.", least=0, most=KEPT),
+            Field("count", "integer", "Wait until this number of requests is answered.", least=0, most=KEPT),
             TIMEOUT,
         ),
     ),

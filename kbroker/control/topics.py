@@ -89,9 +89,9 @@ OPERATIONS: Final = (
     Operation(
         "POST", "/topics", "createTopic", "Create a topic.", "Topic", status=201, work=_create,
         body=(
-            Field("name", "string", "Its name.", required=True),
-            Field("partitions", "integer", "How many it has; without, one.", least=1, most=10_000),
-            Field("configs", "strings", 'Kafka\'s configs of topics, as {"cleanup.policy": "compact"}.'),
+            Field("name", "string", "The name of the topic.", required=True),
+            Field("partitions", "integer", "The number of partitions; the default is one.", least=1, most=10_000),
+            Field("configs", "strings", 'Configs of the topic, such as {"cleanup.policy": "compact"}.'),
         ),
     ),
     Operation(
@@ -100,28 +100,28 @@ OPERATIONS: Final = (
     ),
     Operation(
         "GET", "/topics/{topic}/records", "readRecords",
-        "The records of one partition, or of all one after the other, in order of offset. Where there are more "
-        "than are told, `next` is the partition and the offset of the first of them.",
+        "The records of one partition, or of all partitions one after the other, in order of offset. If there are "
+        "more records, `next` is the partition and the offset of the next one.",
         "Records", work=_records,
         query=(
-            Field("partition", "integer", "One partition; without, all.", least=0, most=_INT32),
-            Field("start", "integer", "Offsets from here on, in each partition.", least=0, most=_INT64),
-            Field("limit", "integer", f"No more records than that; without, {_LIMIT}.", least=1, most=_MOST),
+            Field("partition", "integer", "One partition; the default is all partitions.", least=0, most=_INT32),
+            Field("start", "integer", "The first offset in each partition.", least=0, most=_INT64),
+            Field("limit", "integer", f"The maximum number of records; the default is {_LIMIT}.", least=1, most=_MOST),
             Field(
-                "isolation", "string", "As consumers have it; read_committed leaves out what is open or aborted.",
+                "isolation", "string", "With read_committed, open and aborted transactions are left out.",
                 choices=("read_uncommitted", "read_committed"),
             ),
         ),
     ),
     Operation(
-        "POST", "/topics/{topic}/records", "produceRecord", "Append a record; answered as it lies there.", "Record",
+        "POST", "/topics/{topic}/records", "produceRecord", "Append a record; the answer is the record.", "Record",
         status=201, work=_produce,
         body=(
-            Field("value", "data", "Its value: a string is text in UTF-8.", required=True),
-            Field("key", "data", "Its key; decides the partition unless that is given."),
+            Field("value", "data", "The value: a string is text in UTF-8.", required=True),
+            Field("key", "data", "The key. Without `partition`, it determines the partition."),
             Field("partition", "integer", "The partition.", least=0, most=_INT32),
-            Field("headers", "headers", "Its headers; their values as `value`."),
-            Field("timestamp", "integer", "In ms since 1970; without, the broker's time.", least=-1, most=_INT64),
+            Field("headers", "headers", "The headers; their values have the form of `value`."),
+            Field("timestamp", "integer", "In ms since 1970; the default is the broker's time.", least=-1, most=_INT64),
         ),
     ),
 )  # fmt: skip

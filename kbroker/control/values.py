@@ -43,17 +43,25 @@ class Refused(Exception):  # noqa: N818 - an outcome
 LONGEST_WAIT_MS: Final = 600_000
 USUAL_LIMIT: Final = 100
 ABOUT: Final = (
-    Field("api", "string", 'Kafka\'s name of what was asked, as "Produce".'),
+    Field("api", "string", 'Kafka\'s name of the requested API, such as "Produce".'),
     Field("topic", "string", "Requests that name this topic."),
     Field("group", "string", "Requests that name this group."),
     Field("transactional_id", "string", "Requests that name this transactional id."),
-    Field("client_id", "string", "Requests of this client."),
+    Field("client_id", "string", "Requests of the client with this id."),
 )
 LIMIT: Final = Field(
-    "limit", "integer", f"No more than the newest so many; without, {USUAL_LIMIT}.", least=0, most=1000
+    "limit",
+    "integer",
+    f"The maximum number of requests, the newest ones; the default is {USUAL_LIMIT}.",
+    least=0,
+    most=1000,
 )
 TIMEOUT: Final = Field(
-    "timeout_ms", "integer", "How long to wait, in ms; without, ten seconds.", least=0, most=LONGEST_WAIT_MS
+    "timeout_ms",
+    "integer",
+    "The maximum time to wait, in ms; the default is ten seconds.",
+    least=0,
+    most=LONGEST_WAIT_MS,
 )
 """The timeout of all operations that wait (the default of ten seconds is in operations.until)."""
 

@@ -13,6 +13,7 @@ import pytest
 from kbroker import Broker
 from kbroker.admin.connection import Connection
 from kbroker.console.console import Settings
+from kbroker.console.records import search as searching
 from kbroker.console.server import ConsoleServer
 from kbroker.local_http import CONSOLE
 from tests.console import world
@@ -69,8 +70,9 @@ def console(cluster: Broker) -> Iterator[ConsoleServer]:
 
 
 @pytest.fixture
-def web(console: ConsoleServer) -> Visitor:
-    """Return a visitor of the console."""
+def web(console: ConsoleServer, monkeypatch: pytest.MonkeyPatch) -> Visitor:
+    """Return a visitor of the console. One step of a search is long enough for a busy machine."""
+    monkeypatch.setattr(searching, "STEP_S", 60.0)
     return Visitor(console.url)
 
 

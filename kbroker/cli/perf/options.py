@@ -30,14 +30,14 @@ measuring_options = with_options(
         default=INTERVAL_MS,
         show_default=True,
         metavar="MS",
-        help="Between the lines that are shown meanwhile, where standard error is no terminal.",
+        help="The time between two lines of progress, if standard error is not a terminal.",
     ),
     click.option(
         "--client",
         type=click.Choice(CLIENTS),
         default="auto",
         show_default=True,
-        help="What measures; auto is confluent-kafka where it is installed.",
+        help="The client library; auto means confluent-kafka if it is installed.",
     ),
 )
 """The options of every measurement."""

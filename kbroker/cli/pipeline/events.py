@@ -53,28 +53,44 @@ class _Run:
 
 
 @click.command("events", short_help="Send website events to a topic.")
-@click.option("--topic", required=True, metavar="T", help="Where to; it is created if it does not exist.")
-@click.option("--partitions", type=click.IntRange(1), help="Of a topic that is created; the broker's default without.")
-@click.option("--rate", type=float, default=10.0, show_default=True, help="Records a second, in the mean.")
+@click.option("--topic", required=True, metavar="T", help="The target topic; it is created if it does not exist.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    help="The number of partitions of a new topic; without this option, the broker's default.",
+)
+@click.option("--rate", type=float, default=10.0, show_default=True, help="The average number of records per second.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after this time.")
-@click.option("--count", type=click.IntRange(0), help="End after so many records.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed, the same events.")
-@click.option("--visitors", type=click.IntRange(1), help="How many there are; without, as many as the rate needs.")
-@click.option("--days", type=click.FloatRange(0, min_open=True), help="Simulate so many days, as fast as it goes.")
-@click.option("--start", metavar="DATE", help="When the days begin (UTC); without, so that they are over.")
-@click.option("--late", type=_SHARE, default=0.02, show_default=True, help="Share of late events.")
-@click.option("--duplicates", type=_SHARE, default=0.01, show_default=True, help="Share of exact duplicates.")
-@click.option("--malformed", type=_SHARE, default=0.002, show_default=True, help="Share of unusable records.")
-@click.option("--lookup-out", metavar="FILE", help="Write the visitors' organisations there, as CSV.")
-@click.option("--from-log", multiple=True, metavar="FILE", help="Send a web server's log; may be repeated.")
+@click.option("--count", type=click.IntRange(0), help="End after this number of records.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="The seed of the events; the same seed gives the same events.",
+)
+@click.option(
+    "--visitors", type=click.IntRange(1), help="The number of visitors; without this option, as many as the rate needs."
+)
+@click.option(
+    "--days", type=click.FloatRange(0, min_open=True), help="Simulate this number of days, as fast as possible."
+)
+@click.option(
+    "--start", metavar="DATE", help="The start of the simulated days (UTC); without this option, they end now."
+)
+@click.option("--late", type=_SHARE, default=0.02, show_default=True, help="The share of late events.")
+@click.option("--duplicates", type=_SHARE, default=0.01, show_default=True, help="The share of exact duplicates.")
+@click.option("--malformed", type=_SHARE, default=0.002, show_default=True, help="The share of malformed records.")
+@click.option("--lookup-out", metavar="FILE", help="Write the organisations of the visitors to this file as CSV.")
+@click.option("--from-log", multiple=True, metavar="FILE", help="Send the log of a web server; repeatable.")
 @click.option(
     "--salt",
     default="",
     metavar="TEXT",
     envvar="KBROKER_SALT",
-    help="Key of the pseudonyms of a log's visitors; also KBROKER_SALT, which others on this machine do not see.",
+    help="The key for the pseudonyms of a log's visitors. KBROKER_SALT hides it from other users of this machine.",
 )
-@click.option("--keep-query", is_flag=True, help="Keep the queries of a log's urls.")
+@click.option("--keep-query", is_flag=True, help="Keep the query strings of a log's URLs.")
 @client_options
 def command(topic: str, partitions: int | None, connection: Connection, **options: Any) -> None:
     """Send website events to a topic: live events, those of simulated days, or those in a web server's log.

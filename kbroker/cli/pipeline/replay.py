@@ -18,17 +18,27 @@ from kbroker.pipeline.spark.session import SparkOptions, open_session
 
 
 @click.command("replay", short_help="Send archived records to a topic.")
-@click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
-@click.option("--to-topic", required=True, metavar="T", help="Where to; it is created if it does not exist.")
-@click.option("--topics", metavar="A,B", help="Only these archived topics; all without.")
-@click.option("--since", metavar="TIME", help="Records from this time on, such as 2026-11-21T10:00:00 (UTC).")
-@click.option("--until", metavar="TIME", help="Records before this time.")
-@click.option("--where", metavar="SQL", help="Records for which this holds, by the columns' names.")
-@click.option("--speed", default="max", show_default=True, help="10x for ten times as fast as they came, or max.")
-@click.option("--keep-timestamps", is_flag=True, help="Keep the records' timestamps; slower.")
-@click.option("--exactly-once", is_flag=True, help="Mark each record with its place in a header; never send it twice.")
-@click.option("--restart", is_flag=True, help="Begin again, regardless of the records sent before.")
-@click.option("--slice-records", type=click.IntRange(1), default=1_000_000, show_default=True, help="Sent in one go.")
+@click.option("--from", "root", required=True, metavar="PATH", help="The folder of the archive.")
+@click.option("--to-topic", required=True, metavar="T", help="The target topic; it is created if it does not exist.")
+@click.option("--topics", metavar="A,B", help="Send only these archived topics; without this option, all topics.")
+@click.option("--since", metavar="TIME", help="Send records from this time on, for example 2026-11-21T10:00:00 (UTC).")
+@click.option("--until", metavar="TIME", help="Send only records before this time.")
+@click.option("--where", metavar="SQL", help="Send only records that match this condition on the archive's columns.")
+@click.option(
+    "--speed", default="max", show_default=True, help="A factor of the original speed, for example 10x, or max."
+)
+@click.option("--keep-timestamps", is_flag=True, help="Keep the timestamps of the records; this is slower.")
+@click.option(
+    "--exactly-once", is_flag=True, help="Mark each record with its place in a header, and never send a record twice."
+)
+@click.option("--restart", is_flag=True, help="Send all records again, also those that were sent before.")
+@click.option(
+    "--slice-records",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="The number of records that are sent together.",
+)
 @format_option
 @spark_options
 @client_options

@@ -53,12 +53,32 @@ def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
 
     gap, lateness = (f"{ms // 60_000}m" for ms in (GAP_MS, LATENESS_MS))
 
-    @click.option("--gap", default=gap, show_default=True, help="A visit ends when its visitor is quiet for longer.")
-    @click.option("--lateness", default=lateness, show_default=True, help="Later events are only counted as late.")
-    @click.option("--visitor-field", default="visitor", show_default=True, help="Name of an event's field.")
-    @click.option("--time-field", default="time", show_default=True, help="Likewise: ISO 8601, or ms since 1970.")
     @click.option(
-        "--id-field", default="id", show_default=True, help="Likewise; events that have none are all counted."
+        "--gap",
+        default=gap,
+        show_default=True,
+        help="A visit ends when its visitor is quiet for longer than this time.",
+    )
+    @click.option(
+        "--lateness",
+        default=lateness,
+        show_default=True,
+        help="An event that is later than this time is only counted as late.",
+    )
+    @click.option(
+        "--visitor-field", default="visitor", show_default=True, help="The field of an event with its visitor."
+    )
+    @click.option(
+        "--time-field",
+        default="time",
+        show_default=True,
+        help="The field of an event with its time: ISO 8601, or ms since 1970.",
+    )
+    @click.option(
+        "--id-field",
+        default="id",
+        show_default=True,
+        help="The field of an event with its id; events without an id all count.",
     )
     @click.option("--event-format", type=click.Choice(["json"]), default="json", show_default=True)
     @functools.wraps(function)
@@ -87,18 +107,34 @@ def _read_by(rules: VisitRules, registry: RegistryPlace | None) -> VisitRules:
 
 
 @click.command("visits", short_help="Count visits by organisation and day.")
-@click.option("--topic", required=True, metavar="T", help="Where the events are.")
-@click.option("--lookup", required=True, metavar="FILE", help="CSV, JSON or Parquet: visitor, organisation.")
-@click.option("--to", required=True, metavar="PATH", help="The folder of the table, a file for each day.")
-@click.option("--out-topic", metavar="T", help="The compacted topic of the numbers; T-visits without.")
-@click.option("--dead-letters", metavar="T", help="The topic of malformed events; T-malformed without.")
-@click.option("--checkpoint", required=True, metavar="PATH", help="Where the stream keeps its position and its state.")
-@click.option("--once", is_flag=True, help="End when all that is there now is counted; this is the default.")
-@click.option("--every", metavar="TIME", help="Go on for ever, with a batch so often, such as 10s.")
+@click.option("--topic", required=True, metavar="T", help="The topic of the events.")
 @click.option(
-    "--idle", default="1m", show_default=True, help="With --every: a partition quiet so long is not waited for."
+    "--lookup",
+    required=True,
+    metavar="FILE",
+    help="A CSV, JSON or Parquet file with the columns visitor and organisation.",
 )
-@click.option("--batch-records", type=click.IntRange(1), default=500_000, show_default=True, help="In a batch.")
+@click.option("--to", required=True, metavar="PATH", help="The folder of the table, with a file for each day.")
+@click.option("--out-topic", metavar="T", help="The compacted topic of the numbers; without this option, T-visits.")
+@click.option("--dead-letters", metavar="T", help="The topic of malformed events; without this option, T-malformed.")
+@click.option(
+    "--checkpoint", required=True, metavar="PATH", help="The folder in which the stream stores its position and state."
+)
+@click.option("--once", is_flag=True, help="End after counting all present events; this is the default.")
+@click.option("--every", metavar="TIME", help="Run forever, with one batch per interval, for example 10s.")
+@click.option(
+    "--idle",
+    default="1m",
+    show_default=True,
+    help="With --every: do not wait for a partition that is quiet for longer than this time.",
+)
+@click.option(
+    "--batch-records",
+    type=click.IntRange(1),
+    default=500_000,
+    show_default=True,
+    help="The maximum number of records in a batch.",
+)
 @click.option("--group", default="kbroker-visits", show_default=True, help="The group that shows the progress.")
 @rules_options
 @decoding_registry(variable=False)
@@ -152,12 +188,21 @@ def visits(
 
 
 @click.command("recount", short_help="Count visits again, from an archive.")
-@click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
+@click.option("--from", "root", required=True, metavar="PATH", help="The folder of the archive.")
 @click.option("--topic", required=True, metavar="T", help="The archived topic of the events.")
-@click.option("--lookup", required=True, metavar="FILE", help="CSV, JSON or Parquet: visitor, organisation.")
-@click.option("--day", metavar="DAY", help="Only this day, such as 2026-11-21.")
-@click.option("--checkpoint", metavar="PATH", help="Of a stream that counted, too: clocks that it had to set are used.")
-@click.option("--compare", metavar="PATH", help="The stream's table; exit 1 when a final number is another one.")
+@click.option(
+    "--lookup",
+    required=True,
+    metavar="FILE",
+    help="A CSV, JSON or Parquet file with the columns visitor and organisation.",
+)
+@click.option("--day", metavar="DAY", help="Count only this day, for example 2026-11-21.")
+@click.option(
+    "--checkpoint", metavar="PATH", help="The checkpoint of a stream that counted, too. Its stored clocks are used."
+)
+@click.option(
+    "--compare", metavar="PATH", help="The table of the stream. The exit status is 1 if a final number differs."
+)
 @format_option
 @output_option
 @rules_options
