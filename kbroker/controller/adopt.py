@@ -79,7 +79,7 @@ def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[Topi
             strangers = configs.keys() - {topic.name for topic in fresh}
             if strangers:
                 raise AdoptError(f"configs are given for {min(strangers)}, which is not a topic to be adopted")
-            # If a later step fails, a second attempt begins here again. This only skips some unused ids.
+            # If a later step fails, a second attempt begins here again. The second attempt only skips some unused ids.
             controller.begin_features()
             controller.skip_producer_ids(first_unused_producer_id(directory))
             controller.put_topics(fresh)

@@ -173,7 +173,7 @@ class Controller(PublishedState, TopicPlans):
     async def _put_some_at_a_time(self, topics: Iterator[tuple[TopicState, int]]) -> None:
         """Store and publish topics in pieces; each item is a topic and the number of its new partitions.
 
-        The iterator checks each topic when it yields it: no other task runs between this check and the write.
+        The iterator checks each topic when it yields the topic. No other task runs between this check and the write.
         """
         piece: list[TopicState] = []
         partitions = 0

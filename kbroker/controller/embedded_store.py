@@ -323,7 +323,7 @@ class EmbeddedStore:
             if self._sync is None:
                 os.fsync(names)
             # Do this last. If a later step failed, the first journal would continue to grow, and the next journal would
-            # follow its middle.
+            # follow the middle of the first journal.
             size = _begin_behind(fd, self._size)
             if self._sync is not None:
                 self._sync.go_on_in(fd, partial(_sync_file_and_names, self._fd, names))

@@ -113,7 +113,7 @@ class Others(NamedTuple):
     supported: Mapping[int, Supported]
     """The supported features of registered brokers, by id."""
     missing: Collection[int] = ()
-    """Brokers whose features are unknown: they have replicas, but no registration or an unreadable one."""
+    """The brokers whose features are unknown, because they have replicas but no readable registration."""
 
 
 NO_OTHERS: Final = Others({})

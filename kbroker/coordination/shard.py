@@ -21,7 +21,7 @@ class CoordinatorRecord(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Let a timer expire in `delay_ms`; it replaces any timer with the same key."""
+    """Let a timer expire in `delay_ms`; the new timer replaces any timer with the same key."""
 
     key: Hashable
     delay_ms: float
@@ -115,7 +115,7 @@ class Outcome:
     def when_written(
         self, act: Callable[[Outcome, int], None], otherwise: Callable[[Outcome, int], None] | None = None
     ) -> None:
-        """Run `act` (or `otherwise`, if the append failed) in `after`; it adds to the outcome of earlier calls."""
+        """Run `act` (or `otherwise`, if the append failed) in `after`, after the functions of earlier calls."""
         before = self.after
 
         def after(code: ErrorCode, now_ms: int) -> Outcome:

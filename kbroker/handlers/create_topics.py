@@ -224,7 +224,7 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
 
 
 async def _check_growth(state: ClusterState, topics: Sequence[CreatePartitionsTopic], seen: Mapping[str, int]) -> None:
-    """Refuse the complete request if the topics that it names once would get too many partitions. Raises ApiError."""
+    """Raise ApiError if the request would add too many partitions. Topics that it repeats do not count."""
     total = 0
     for topic in topics:
         held = state.topics.get(topic.name) if seen[topic.name] == 1 else None

@@ -185,9 +185,9 @@ class KnownRequests:
             return
         partition = ctx.services.replicas.get((name, topic.partition_data[0].index))
         if partition is not None and partition.is_replicated and request.acks == -1:
-            return  # Its responses wait for other replicas, even for replicas that are added later.
-        # The request must equal our own encoding. Then the batch is at the expected position, and no unknown fields
-        # follow the batch.
+            return  # The responses wait for other replicas, even for replicas that are added later.
+        # If the request equals our own encoding, the batch is at the expected position, and no unknown fields follow
+        # it.
         if name not in INTERNAL_TOPICS and frame[position:] == encode(request, version):
             self._by_bytes[key] = KnownRequest(ctx, request, flexible, name)
 

@@ -52,7 +52,10 @@ class DelayedFetch:
         self._maturity = self._when_mature()
 
     def _when_mature(self) -> asyncio.TimerHandle | None:
-        """Set a timer for the next record of a topic with `delivery.delay.ms` that becomes old enough, if any."""
+        """Set a timer for the time at which the next record is old enough (`delivery.delay.ms`).
+
+        Return None if this time is unknown, or later than the end of the wait.
+        """
         seconds = self._fetch.matures_in_ms / 1000
         if seconds == math.inf or self._loop.time() + seconds >= self._until:
             return None
@@ -210,7 +213,7 @@ class _Many:
             self._maturing[place] = asyncio.get_running_loop().call_later(seconds, self.poke, place)
 
     def read_moved(self) -> None:
-        """Check some of the moved partitions."""
+        """Read again some of the partitions that have changed."""
         for place in list(islice(self.moved, READ_AT_ONCE)):
             self.read(place)
 

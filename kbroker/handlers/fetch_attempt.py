@@ -38,7 +38,7 @@ _FIRST_RACK_VERSION = 11
 _FIRST_HINT_VERSION = 16
 _STORAGE_ERROR_VERSION = 6
 _BYTES_ALWAYS, _BYTES_OF_PARTITION, _BYTES_OF_ABORTED = 20, 50, 16
-"""The size of a response without its records. The bytes of a partition include its share of the bytes of its topic."""
+"""The size of a response without its records. A partition's bytes include a share of its topic's bytes."""
 _USUAL = frozenset(
     {
         ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -115,7 +115,7 @@ class Fetch:
         self.views: set[Key] = set()
         """The items that are partitions of views. slow_fetch.py reads them, because `attempt` cannot."""
         self.remote: set[Key] = set()
-        """The items whose records are in remote storage. They are also read by slow_fetch.py, and not by `attempt`."""
+        """The items whose records are in remote storage. slow_fetch.py reads them too, because `attempt` cannot."""
         self.has_moved = False
         """Whether records that the client waits for have left the local disk."""
         self.matures_in_ms: float = math.inf
@@ -308,7 +308,10 @@ class Fetch:
         )  # fmt: skip
 
     def _mature_end(self, log: PartitionLog) -> int:
-        """Return the mature end of a log with a delay, and note the time at which the end grows. Raises OSError."""
+        """Return the end of the records that are old enough, and note the time at which this end grows.
+
+        Raises OSError.
+        """
         now_ms = self._ctx.services.clock.now_ms()
         end, wait_ms = log.mature_end(now_ms), log.ms_to_maturity(now_ms)
         if wait_ms is not None:

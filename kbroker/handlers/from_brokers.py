@@ -31,9 +31,9 @@ _ALWAYS: Final = frozenset(
 )  # fmt: skip
 _ADD_PARTITIONS_OF_BROKERS_SINCE: Final = 4
 _PAUSE_SECONDS: Final = 1.0
-"""The minimum time between two reads of the hosts because of unknown addresses.
+"""The minimum time between two reads of the hosts that unknown addresses cause.
 
-Unknown clients may connect at any rate.
+Without a minimum, unknown clients could cause reads at any rate.
 """
 _HOLDS_SECONDS: Final = 30.0
 """The age at which the known hosts are read again when a known broker sends a request."""

@@ -125,7 +125,10 @@ async def _elected(
 
 
 async def _unknown(cluster: ClusterServices, leaders: dict[Partition, int], timeout_ms: int) -> dict[Partition, int]:
-    """Wait until this broker's metadata has the new leaders. Return the partitions without one after the timeout."""
+    """Wait until this broker's metadata has the new leaders.
+
+    After the timeout, return the partitions without a new leader.
+    """
 
     def are_known(state: ClusterState) -> bool:
         for partition, leader in list(leaders.items()):

@@ -105,7 +105,7 @@ class _Work:
         refused = refusal(self.ctx, request, name, data)
         partition = self.ctx.services.replicas.get((name, data.index))
         if refused is not None or partition is None or data.records is None:
-            assert refused is not None  # `refusal` refuses missing partitions and records
+            assert refused is not None  # `refusal` refuses a missing partition, and missing records
             answers.append(refused)
             self.failed = True
             return

@@ -34,10 +34,10 @@ class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure 
 
 
 class RequestContext:
-    """The data of a request, except its body, for handlers. A connection has one, and updates it for each request.
+    """The data of a request, except its body, for handlers.
 
-    `client_host` is Kafka's form of a peer address ("/127.0.0.1"), `client_port` the peer's port. `listener` is the
-    name of the connection's listener.
+    Each connection has one context, and updates it for each request. `client_host` is Kafka's form of a peer address
+    ("/127.0.0.1"), `client_port` the peer's port. `listener` is the name of the connection's listener.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class RequestContext:
         """The functions to call after the connection has ended (when_closed)."""
 
     def when_closed(self, key: object, call: Callable[[], None]) -> None:
-        """Call `call` after the connection has ended. It replaces an earlier call with the same key."""
+        """Call `call` after the connection has ended. `call` replaces an earlier function with the same key."""
         if self.on_closed is None:
             self.on_closed = {}
         self.on_closed[key] = call
@@ -140,8 +140,8 @@ def handles(
     """Register a function for an API in `versions` ("3-13").
 
     `on_error(request, code, message)` builds the response for an ApiError; without it the response's `error_code` field
-    is set (and `error_message`, if it has one). `cluster`: only a node of a cluster serves it. `advertised` returns
-    whether ApiVersions lists the API at present.
+    is set (and `error_message`, if it has one). With `cluster`, only a node of a cluster serves the API. `advertised`
+    returns whether ApiVersions lists the API at present.
     """
 
     def default_error(_request: Any, code: int, message: str | None) -> Any:

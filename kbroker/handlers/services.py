@@ -50,8 +50,10 @@ _NEED_KBROKER: Final = {
     VIEW_SOURCE: ("", "would not answer for views"),
     "filter.index.headers": ("", "would not index headers"),
 }
-"""Topic configs that take effect only if all replicas are on brokers of kbroker: the value without effect, and what
-other brokers would do."""
+"""Topic configs that take effect only if all replicas are on brokers of kbroker.
+
+For each config: the value that has no effect, and the words for the behaviour of other brokers.
+"""
 FIRST_METADATA_MS = 5000
 """The time in ms for which a started broker waits for its first UpdateMetadata.
 

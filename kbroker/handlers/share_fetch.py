@@ -98,7 +98,7 @@ async def _session_of(
         try:
             session = share.open_session(group, member, ctx)
         except ApiError:
-            await share.pause(max(request.max_wait_ms, 0))  # or the client would retry immediately
+            await share.pause(max(request.max_wait_ms, 0))  # without this wait the client would retry immediately
             raise
     else:
         session = share.sessions.proceed(group, member, epoch)

@@ -4,9 +4,9 @@ Owns the wait for min bytes and max wait (DelayedShareFetch of Apache Kafka), th
 that are returned: the complete batches of the acquired records. Decodes no byte of a record. share_partition/ decides
 whether a record may be acquired. Never responds: share_fetch.py does.
 
-A fetch that reads holds a lock on its share partitions, so that two fetches do not read the same records. The fetch
-releases the locks however it ends, even if the connection is closed. It acquires nothing if its session has ended, or
-has received another request.
+While a fetch reads, it holds a lock on its share partitions, so that two fetches do not read the same records. The
+fetch releases the locks however it ends, even if the connection is closed. It acquires nothing if its session has
+ended, or has received another request.
 """
 
 from __future__ import annotations
@@ -238,7 +238,10 @@ class ShareFetchAttempt:
         return _Read(hosted, state, offset, piece, code)
 
     def _mature_end(self, records: PartitionLog) -> int:
-        """Return the mature end of a log with a delay, and note the time at which the end grows. Raises OSError."""
+        """Return the end of the records that are old enough, and note the time at which this end grows.
+
+        Raises OSError.
+        """
         now_ms = self._share.clock.now_ms()
         end, wait_ms = records.mature_end(now_ms), records.ms_to_maturity(now_ms)
         if wait_ms is not None:
@@ -335,7 +338,7 @@ class ShareFetchAttempt:
                 if read.state.has_enough(span.last_offset, wanted, limits):
                     break
                 look_at = covered + max(wanted // 8, 1)
-                await turn  # a search of 10,000 runs takes some ms
+                await turn  # `has_enough` takes some ms for 10,000 runs
             elif len(found) % _AT_ONCE == 0:
                 await turn
         return found, aborted
@@ -400,7 +403,7 @@ async def _merged(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
 
 
 def _is_cut_short(read: _Read) -> bool:
-    """Whether a wait cannot make a slice larger: more records are in later segments, or first need checks."""
+    """Whether a wait cannot make a slice larger. The next records are then in a later segment, or need checks first."""
     piece = read.piece
     return piece.size > 0 and (piece.cut_short or piece.segment is not read.hosted.partition.log.segments.items[-1])
 

@@ -49,7 +49,7 @@ class AppendError(ApiError):
     """A batch was refused, and the log is unchanged.
 
     `message` is for the response: as in Kafka, errors of single records have a message. Errors of kbroker's own rule
-    about the batch (`BatchRefused`) also have one, and all other errors have none. `detail` is for the broker's own
+    about the batch (`BatchRefused`) also have a message. All other errors have none. `detail` is for the broker's own
     log. `record_errors` are (index within the batch, message).
     """
 

@@ -77,7 +77,7 @@ def read_offsets(path: str) -> dict[tuple[str, int], int]:
 
 
 def is_whole(path: str, offsets: Offsets) -> bool:
-    """Whether `offsets`, which were read from the file, are all of its entries; True for an absent file."""
+    """Whether `offsets`, which were read from the file, contain all of the file's entries. True for an absent file."""
     content = read_optional(path)
     return content is None or content.split(b"\n")[:2] == [b"0", b"%d" % len(offsets)]
 

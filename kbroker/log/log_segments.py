@@ -260,7 +260,7 @@ class Segments:
     # -- retention --------------------------------------------------------------------------------------------
 
     def beyond_size(self, kept_bytes: int, log_end: int, limit: int, most: int) -> int:
-        """Return how many of the first `most` segments may go if at least `kept_bytes` must remain (-1: keep all).
+        """Return how many of the first `most` segments to delete so that at least `kept_bytes` remain (-1: keep all).
 
         A segment is deleted only if it ends at or before the offset `limit`.
         """

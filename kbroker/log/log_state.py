@@ -195,21 +195,21 @@ class LogState:
         self._rebuilding: Coroutine[Any, Any, None] | None = None  # rebuilds the producers' state after a truncation
         self._times = TimestampSearch(self.segments)
         self.maturity: Maturity | None = None
-        """The state of the end up to which consumers may read; None for a topic without `delivery.delay.ms`."""
+        """The offset up to which consumers may read, and its state; None for a topic without `delivery.delay.ms`."""
         self._trouble = DiskTrouble(self._rules.name, host.on_disk_error)
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         """The offset before which all data is on disk."""
         self.high_watermark = min(max(stop.high_watermark, self.log_start_offset), self.log_end_offset)
-        # this is necessary, because the high watermark may never move again
+        # notify the producers now, because the high watermark may never move again
         self.producers.on_high_watermark(self.high_watermark)
         if config.delivery_delay_ms:
             self.maturity = Maturity(self.segments, self.log_start_offset)
         self.kept_from: int | None = None
         """The first offset that retention must keep, because a schedule there is pending; None if nothing is kept."""
         if config.schedule_enable or os.path.exists(f"{directory}/{SCHEDULES}"):
-            self.kept_from = self.log_start_offset  # until the pending schedules are known
+            self.kept_from = self.log_start_offset  # keep all records until the pending schedules are known
         self.tier: Tier | None = None
         """The part of the log in remote storage; None for a topic without remote storage."""
         if config.remote_storage_enable:
@@ -278,9 +278,9 @@ class LogState:
         return None if self.maturity is None else self.maturity.wait_ms(self.config.delivery_delay_ms, now_ms)
 
     async def readable_end(self, now_ms: int, *, committed: bool = False) -> int:
-        """Return the end of the range that consumers can read; with `committed`, only of completed transactions.
+        """Return the end of the range that consumers can read.
 
-        Raise OSError.
+        With `committed`, return the end for consumers that read only completed transactions. Raise OSError.
         """
         while True:
             end = self.mature_end(now_ms)

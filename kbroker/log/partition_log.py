@@ -283,7 +283,7 @@ class PartitionLog(LogState):
             passed("roll.sealed")
             if len(self.producers.entries) <= FEW_PRODUCERS:
                 self._take_snapshot(sync=False)
-            elif self.producers.taking is None:  # else the snapshot after the running one includes this roll
+            elif self.producers.taking is None:  # otherwise the next snapshot includes this roll
                 self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(offset)))
         except OSError as error:
             # Sealing and the snapshot only save time later: indexes are checked, and the log contains the data of the

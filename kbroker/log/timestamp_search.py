@@ -21,7 +21,7 @@ from kbroker.protocol.records import BatchHeader, compute_crc, wrap
 _MAX_DECOMPRESSED = 1 << 30  # batches were checked at the append: only a broken file exceeds this
 _I64 = 2**63
 _SEGMENTS = 8  # the number of segments between two pauses: a segment's first check opens three files
-# the bytes of skipped batches that are checked; a search skips more only if timestamps are unordered
+# the number of bytes of skipped batches that are checked; only a search among unordered timestamps skips more
 _CHECKED_BYTES = 1 << 20
 
 

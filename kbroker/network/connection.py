@@ -108,7 +108,7 @@ class Polls(Protocol):
 
 
 class Connection:
-    """One client; see the module's docstring."""
+    """The connection of one client; see the module's docstring."""
 
     __slots__ = (
         "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_mute", "_notifications", "_out",

@@ -146,7 +146,7 @@ class Work:
         self.entry = entry
         self.size = size
         self.lane: Lane | None = None
-        """The lane in which the work waits among requests of its breadth."""
+        """The lane (turns.py) in which the work waits for other requests that use a similar amount of memory."""
         self.keeps_frame = entry.produces
         """Whether the work still uses the frame's bytes between its steps."""
         self.keeps_waiting = False

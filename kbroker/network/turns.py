@@ -48,11 +48,11 @@ class Breadth(Enum):
     """
 
     NARROW = 0
-    """Always little memory, so any number of such requests may run at the same time."""
+    """The request always uses little memory, so any number of such requests may run at the same time."""
     WIDE = 1
-    """As much memory as the response, so only some such requests may run at the same time."""
+    """The request uses as much memory as its response, so only some such requests may run at the same time."""
     HUGE = 2
-    """Many times the memory of the received bytes, so such requests run one at a time."""
+    """The request uses many times the memory of the received bytes, so such requests run one at a time."""
 
 
 class Lane:

@@ -124,7 +124,7 @@ class _Asked(NamedTuple):
     wanted: Any
     size: int
     until: float
-    """The time of the loop's clock at which its wait for a turn times out."""
+    """The time of the loop's clock until which the question may wait to be sent."""
     answer: asyncio.Future[Any]
 
 

@@ -220,7 +220,7 @@ class ShareDelivery:
             log.error("work of share partitions has failed", exc_info=task.exception())
 
     def schedule(self, hosted: Hosted, delay_ms: float) -> None:
-        """Check a share partition for ended locks and delays after a delay."""
+        """After a pause, check a share partition for ended locks and delays."""
         number = self._numbers.get(hosted)
         if number is not None:
             self._timers.schedule((number, None), delay_ms)

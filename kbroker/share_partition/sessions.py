@@ -116,9 +116,10 @@ class ShareSessions:
         return session
 
     def take(self, session: ShareSession, key: PartitionKey, *, is_told: bool) -> None:
-        """Add a partition. Unless it `is_told`, the next response has to contain it, even without records.
+        """Add a partition.
 
-        Raises ApiError if the session has ended, or if all sessions together have too many partitions.
+        The next response has to contain the partition, even without records. With `is_told` it need not. Raises
+        ApiError if the session has ended, or if all sessions together have too many partitions.
         """
         if session.has_ended:
             raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND)

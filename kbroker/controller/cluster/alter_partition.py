@@ -2,7 +2,8 @@
 
 Owns the decision about each request, in the order of Apache Kafka's checks (KafkaController.tryProcessAlterPartition).
 KRaft's checks refuse impossible requests: the sender must lead the partition, be in sync, and name only replicas. A
-granted change keeps the leader epoch; every broker gets it by UpdateMetadata, and the leader by the response.
+granted change keeps the leader epoch; every broker gets the change by UpdateMetadata, and the leader also by the
+response.
 """
 
 from __future__ import annotations

@@ -293,9 +293,9 @@ async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
 
 
 async def take_out(term: Term, replica: int, partitions: Collection[Partition], batch: Batch) -> None:
-    """Remove an unusable replica: it no longer leads, and is no longer in sync unless it is the last in-sync replica.
+    """Remove an unusable replica from leadership, and from the in-sync replicas if others remain there.
 
-    If its broker is live, stop the replica.
+    If the replica's broker is live, stop the replica.
     """
     context = term.context
 

@@ -165,7 +165,7 @@ class _Assignment:
     # -- active tasks
 
     def _assign_active(self, tasks: list[Task]) -> None:
-        """Leave tasks at their owners; give the others to a former standby, or to the process with the least load."""
+        """Leave tasks at their owners; give the other tasks to former standbys, or to the least loaded processes."""
         left = sorted(tasks, key=lambda task: (task[1], task[0]))
         left = [task for task in left if not self._keep(task, self._owners.get(task))]
         left = [task for task in left if not self._keep(task, self._least_loaded(self._keepers.get(task, ())))]
@@ -183,7 +183,7 @@ class _Assignment:
 
     @staticmethod
     def _least_loaded(places: Iterable[_Place], without: Task | None = None) -> _Place | None:
-        """Return the last place with less load and fewer tasks than the choice before it, as Kafka compares them."""
+        """Choose a place as Kafka does: a later place replaces the choice if it has less load and fewer tasks."""
         found: _Place | None = None
         load = count = 0.0
         for place in places:
@@ -197,7 +197,7 @@ class _Assignment:
     # -- standbys
 
     def _assign_standbys(self, tasks: list[Task]) -> None:
-        """Leave standbys where the task's state is; then place the others in the processes with the least load."""
+        """Leave standbys where the task's state is; then place the other standbys in the least loaded processes."""
         left = []
         for task in sorted(tasks, key=lambda task: (task[1], task[0]), reverse=True):
             placed = 0

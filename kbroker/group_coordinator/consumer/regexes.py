@@ -48,7 +48,7 @@ _WORDINGS = {
     "invalid named capture group": "invalid named capture",
     "invalid perl operator": "invalid or unsupported Perl syntax",
 }
-"""RE2's error texts that RE2/J, which Kafka uses, words differently; all other texts are the same."""
+"""The error texts that differ between RE2 and Kafka's library RE2/J. All other texts are the same."""
 
 
 MaySee = Callable[[str], bool]

@@ -81,7 +81,10 @@ class Targets:
         now_ms: int,
         may_see: MaySee = everything,
     ) -> tuple[bool, Change]:
-        """Write a member's metadata if it is new; return whether its topics have changed, and its pattern's change."""
+        """Write a member's new metadata.
+
+        Return whether the member's topics have changed, and the change of its pattern.
+        """
         if member != updated:
             out.records.append(records.member_metadata(group.group_id, updated))
         return member.topics != updated.topics, self._regexes.update(group, member, updated, out, now_ms, may_see)
@@ -200,7 +203,7 @@ def next_target(
 ) -> tuple[list[CoordinatorRecord], Partitions]:
     """Return the records of the target for `epoch`, and the part of the target for `updated`.
 
-    `updated` replaces the group's member with its id, or the static member that it replaces.
+    `updated` takes the place of the member with the same id, or of the member with the same instance id.
     """
     members = dict(group.members)
     replaced = None if updated.instance_id is None else group.static_members.get(updated.instance_id)

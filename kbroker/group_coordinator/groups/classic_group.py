@@ -104,7 +104,7 @@ class Member:
     def is_alive_without_heartbeat(self) -> bool:
         """Return whether a parked request proves that the member is alive.
 
-        It proves nothing if the member never got an answer.
+        The request of a member that never got an answer proves nothing.
         """
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 

@@ -122,7 +122,7 @@ class ConsumerGroup:
         self.regex_version = 0  # The created_version of Topics when the patterns were last resolved.
         self.revoking: dict[str, int] = {}  # Members whose revocation is timed, and their epochs at its start.
         self.joining: set[str] = set()  # Classic members with a timer for their next JoinGroup.
-        self.too_many_for_classic = 0  # The number of members for which the log refused a classic group's record.
+        self.too_many_for_classic = 0  # The number of members in the classic group's record that the log refused.
 
     # -- queries
 

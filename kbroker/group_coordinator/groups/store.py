@@ -34,7 +34,10 @@ class Departure(NamedTuple):
 
 
 class Groups:
-    """The table, and the members that have left since the last reading of them; if there are many, only the latest."""
+    """The table, and a list of the members that have left since the list was last read.
+
+    If many have left, the list contains only the latest.
+    """
 
     def __init__(self) -> None:
         self.departed: deque[Departure] = deque(maxlen=_MOST_DEPARTED)

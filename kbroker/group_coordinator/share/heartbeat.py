@@ -109,7 +109,10 @@ class ShareHeartbeats:
         return out
 
     def _open(self, group_id: str, *, create: bool) -> ShareGroup:
-        """Return a share group. With `create`, return a new one if there is none, else raise GROUP_ID_NOT_FOUND."""
+        """Return a share group.
+
+        If it does not exist, return a new group (with `create`) or raise GROUP_ID_NOT_FOUND.
+        """
         if self._groups.get(group_id) is None:
             if not create:
                 raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
@@ -239,7 +242,7 @@ def next_target(
 ) -> tuple[list[CoordinatorRecord], Partitions]:
     """Return the records of the target for `epoch`, and the part of the target for `updated`.
 
-    `updated` replaces the group's member with its id. Only initialised share partitions are assigned.
+    `updated` takes the place of the member with the same id. Only initialised share partitions are assigned.
     """
     members = {**group.members, updated.member_id: updated}
     ids: dict[frozenset[str], list[bytes]] = {}

@@ -140,7 +140,10 @@ class StreamsMembers:
                 out.timers.append(Schedule((REVOKE, group.group_id, member.member_id), member.rebalance_timeout_ms))
 
     def time_revocation(self, group_id: str, member: StreamsMember, out: Outcome) -> None:
-        """Start the rebalance timeout of a member that must give up tasks; cancel it when it has given them up."""
+        """Start the rebalance timeout of a member that must give up tasks.
+
+        Cancel the timeout when the tasks are given up.
+        """
 
         def settle(done: Outcome, _now: int) -> None:
             group = self._groups.streams(group_id)

@@ -134,7 +134,7 @@ def _role(held: set[Task], target: set[Task], is_taken: Callable[[Task], bool]) 
 
 
 def _grant(tasks: set[Task], role: _Role) -> None:
-    """Give tasks immediately, even if the member still has to revoke others."""
+    """Give tasks immediately, even if the member still has to give up other tasks."""
     role.new -= tasks
     role.kept |= tasks
 

@@ -64,9 +64,9 @@ class StreamsTargets:
         out: Outcome,
         now_ms: int,
     ) -> tuple[int, TaskSet, str | None]:
-        """Return the target's epoch, the tasks of `updated` in it, and the reason if the target of `epoch` waits.
+        """Return the target's epoch, the target's tasks for `updated`, and the reason for a delay.
 
-        Add the records of a new target if a target is due.
+        The reason is None if the target of `epoch` is not delayed. Add the records of a new target if a target is due.
         """
         if self._due.get(group.group_id, 0) > now_ms:
             waits = "Assignment delayed due to the configured initial rebalance delay."

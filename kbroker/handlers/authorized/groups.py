@@ -197,7 +197,7 @@ def streams_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler:
 
 
 def share_group_heartbeat(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Group:Read, and Topic:Describe for all topics of a valid member."""
+    """Require Group:Read, and Topic:Describe for all subscribed topics if the member id is valid."""
 
     async def guarded(ctx: RequestContext, request: ShareGroupHeartbeatRequest) -> Any:
         rights = rights_of(ctx)
@@ -281,7 +281,10 @@ async def _hidden_offsets(topic: Any) -> DescribeShareGroupOffsetsResponseTopic:
 
 
 def with_topic_ids(handler: Handler, _response: type[Any]) -> Handler:
-    """Add the missing ids of refused topics that exist, as Apache Kafka 4.4.0 does in AlterShareGroupOffsets."""
+    """Add the ids of existing topics to the response, also of refused topics.
+
+    Apache Kafka 4.4.0 does this in AlterShareGroupOffsets.
+    """
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))

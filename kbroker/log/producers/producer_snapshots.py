@@ -1,8 +1,8 @@
 """The `<offset>.snapshot` files, which contain a partition's state of each producer.
 
 Owns the format, and which snapshots exist: one at the base of each segment, and the newest snapshot. Never validates a
-batch. An unreadable snapshot is removed, since the log contains the same information. Only the reading of the log is
-slower. Deleted segments are the exception: only snapshots still contain their producers. So the newest snapshot that is
+batch. An unreadable snapshot is removed, since the log contains the same information, which only takes longer to read.
+Deleted segments are the exception: only snapshots still contain their producers. So the newest snapshot that is
 certainly on disk (`unsynced` lists the others) stays until a newer snapshot is on disk.
 
     version i16 (1) | CRC-32C u32 of the rest | count i32 | entries of

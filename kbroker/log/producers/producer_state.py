@@ -100,7 +100,7 @@ class SnapshotTaking:
 
 RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62
-"""Brokers assign only producer ids below this. All other ids are inventions of clients, and are not checked."""
+"""Brokers assign only producer ids below this number. Clients have invented all other ids, which are not checked."""
 
 _NO_COORDINATOR_EPOCH: Final = -1
 
