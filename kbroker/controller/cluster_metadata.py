@@ -138,9 +138,10 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def change_configs(self, kind: str, name: str, revise: Revise) -> Coroutine[Any, Any, None]:
-        """Replace the dynamic configs of an entity; its kind and name are as in ClusterState. Raises ApiError.
+        """Replace the dynamic configs of an entity; the entity's kind and name are as in ClusterState. Raises ApiError.
 
-        `revise` returns the new configs for the current configs, or raises ApiError. It may be called several times.
+        `revise` returns the new configs for the current configs, or raises ApiError. `revise` may be called several
+        times.
         """
 
     @abstractmethod

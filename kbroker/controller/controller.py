@@ -196,7 +196,7 @@ class Controller(PublishedState, TopicPlans):
         return {}
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete existing topics, with their configs; their ids are kept until `forget_deleted`."""
+        """Delete existing topics, with their configs. The ids of the topics are kept until `forget_deleted`."""
         deleted = list(dict.fromkeys(names))
         if not deleted:
             return
@@ -272,7 +272,7 @@ class Controller(PublishedState, TopicPlans):
             self.set_configs(kind, name, configs)
 
     def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the dynamic configs of an entity; its kind and name are as in ClusterState."""
+        """Replace the dynamic configs of an entity; the entity's kind and name are as in ClusterState."""
         path = f"{CONFIG}/{kind}/{_segment(name) if name else DEFAULT_ENTITY}"
         changes: list[Change] = [Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)]
         plain = f"{CONFIG}/{kind}/{name}"

@@ -26,7 +26,7 @@ and throws its exception into the generator.
 _AT_ONCE = 64
 """The number of nodes written between two turns of the event loop.
 
-This takes about 0.1 ms unless the nodes are large topics.
+This takes about 0.1 ms, or longer if the nodes are large topics.
 """
 _BEGIN, _END = b'[["load",{', b"}]]"
 _HEAD = b"%08x "

@@ -214,7 +214,7 @@ class Runtime(Generic[S]):
     # -- loading
 
     def catch_up(self, partition: int) -> None:
-        """If others have appended to a partition, replay their records; the partition is loading meanwhile.
+        """If other writers have appended to a partition, replay their records; the partition is loading meanwhile.
 
         Called before each decision, and only for a topic to which clients may write.
         """

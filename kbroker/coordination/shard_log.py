@@ -47,8 +47,8 @@ class ShardLog:
     def append(self, partition: int, epoch: int, shard: Shard, outcome: Outcome, now_ms: int) -> tuple[ErrorCode, int]:
         """Append the records of an outcome, and replay them; return an error, and the end offset of the append.
 
-        The offset is -1 if nothing was appended. If an append fails, a part of the list may be in the log, unless the
-        list must be atomic. Raises ReplayError.
+        The offset is -1 if nothing was appended. If an append fails, a part of the list may be in the log, except if
+        the list must be atomic. Raises ReplayError.
         """
         if outcome.marker is not None:
             return self._append_marker(partition, shard, outcome.marker, now_ms)

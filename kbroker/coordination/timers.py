@@ -92,7 +92,7 @@ class Timers:
         self._arm()
 
     def _take_first(self) -> None:
-        """Fire the first key of the heap, unless it was cancelled or moved."""
+        """Fire the first key of the heap, if it was neither cancelled nor moved."""
         queued, _, key = heapq.heappop(self._heap)
         if self._queued.get(key) != queued:
             return

@@ -144,7 +144,7 @@ async def change(
     *,
     validate_only: bool,
 ) -> None:
-    """Compute a resource's new configs from its old ones, check them, and store them unless `validate_only`."""
+    """Compute a resource's new configs from its old ones, check them and, without `validate_only`, store them."""
     config = ctx.services.config
     is_same = False
 

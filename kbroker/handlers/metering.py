@@ -114,7 +114,7 @@ class Metering:
         return spent * _PERCENT
 
     def sent(self, seconds: float) -> None:
-        """Count the rest of the encoding time, and `seconds` of sending, after the pause is settled."""
+        """After the pause is settled, count the rest of the encoding time, and `seconds` of sending."""
         if self.pause_ms is not None:
             percent = (self._spent + seconds) * _PERCENT
             self._quotas.worked.note(self.user, self.client_id, percent, self._quotas.now_ms())

@@ -14,9 +14,9 @@ TxnOffsetCommit (key 28), versions 0-6: add a group's positions to a transaction
 Behaviour: the positions are pending until the transaction ends, and are then committed or dropped. Members of the
 current generation may commit. Clients that send no member id may also commit.
 
-Version notes: v3 has the member (KIP-447); up to v4 AddOffsetsToTxn must have added the group to the transaction, since
-v5 this request adds it (KIP-890); before v2 the error is COORDINATOR_NOT_AVAILABLE instead of
-COORDINATOR_LOAD_IN_PROGRESS, which old producers do not expect; v6 names topics by id (UNKNOWN_TOPIC_ID), and returns
+Version notes: v3 has the member (KIP-447). Up to v4, AddOffsetsToTxn must have added the group to the transaction;
+since v5, this request adds the group (KIP-890). Before v2 the error is COORDINATOR_NOT_AVAILABLE instead of
+COORDINATOR_LOAD_IN_PROGRESS, which old producers do not expect. v6 names topics by id (UNKNOWN_TOPIC_ID), and returns
 GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH instead of ILLEGAL_GENERATION (KIP-1319).
 
 OffsetDelete (key 47), version 0.
@@ -186,7 +186,10 @@ async def txn_offset_commit(ctx: RequestContext, request: TxnOffsetCommitRequest
 async def _decided(
     ctx: RequestContext, request: TxnOffsetCommitRequest, refused: _Refused[TxnOffsetCommitResponse]
 ) -> TxnOffsetCommitResponse | ErrorCode:
-    """Commit the offsets of existing partitions, and add errors for the others to `refused`. Raises ApiError."""
+    """Commit the offsets of existing partitions, and add errors for missing partitions to `refused`.
+
+    Raises ApiError.
+    """
     groups, services = ctx.services.groups, ctx.services
     while True:
         state = services.controller.state

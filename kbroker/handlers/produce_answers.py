@@ -353,7 +353,10 @@ async def append_in_slices(
     *,
     failed: bool,
 ) -> ProduceResponse | None:
-    """Open and append one batch after another. Return the response, which already contains the other partitions."""
+    """Open and append one batch after another.
+
+    Return the response, which already has the results of the other partitions.
+    """
     if any(item.opening.check is not None for item in unopened):
         unopened = [_kept(item) for item in unopened]
     for item in unopened:

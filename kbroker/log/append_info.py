@@ -34,8 +34,8 @@ REPLICATION: Final = AppendOrigin.REPLICATION
 class AppendInfo:
     """The position of a batch in the log.
 
-    `log_append_time_ms` is -1 unless the topic stamps records itself. For a duplicate, the offsets are the offsets of
-    the first append, and the time is the largest timestamp of the earlier batch, as in Kafka.
+    `log_append_time_ms` is -1 if the topic keeps the producers' timestamps. For a duplicate, the offsets are the
+    offsets of the first append, and the time is the largest timestamp of the earlier batch, as in Kafka.
     """
 
     base_offset: int

@@ -7,9 +7,8 @@ Never checks CRCs, and never changes a file.
 
 Batches never overlap, and leader epochs never decrease. A batch is proven when it satisfies both rules together with
 the batch before it, and also together with the batch after it. Where offsets have no holes, only the right offset
-satisfies both rules. Three faults stay undetected: in a compacted log, a wrong offset within the hole beside the batch;
-at the border of two leader epochs, a batch with the other epoch; and an epoch that is too old in the first batch of a
-log.
+satisfies both rules. Three faults stay undetected: a wrong offset within the hole beside a batch of a compacted log;
+the other epoch in a batch at the border of two leader epochs; and too old an epoch in the first batch of a log.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def is_of(index: HeaderIndex, file: OpenFile, base_offset: int, size: int) -> bo
 def ensure(
     log_path: str, path: str, base_offset: int, size: int, names: Iterable[str], is_stopped: Callable[[], bool]
 ) -> list[str]:
-    """Write the index of a closed segment of `size` bytes, unless there is already an index of exactly these headers.
+    """Write the index of a closed segment of `size` bytes, if there is no index of exactly these headers yet.
 
     Return the headers that this call found to have too many values. Raise OSError, and Stopped. Any thread may call
     this.
@@ -137,7 +137,7 @@ def _scan(
 
 
 def block_size(size: int) -> int:
-    """Return the minimum size in bytes of a block in a segment of `size` bytes."""
+    """Return the minimum block size in bytes for a segment of `size` bytes."""
     return max(BLOCK, size // MOST_BLOCKS)
 
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaderEpochCache:
-    """The leader epochs of one partition; a change is on disk when the call returns, unless stated otherwise."""
+    """The leader epochs of one partition; except where stated, a change is on disk when the call returns."""
 
     __slots__ = ("_entries", "_path", "_synced", "latest", "proven", "writes", "written")
 

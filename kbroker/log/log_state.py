@@ -112,7 +112,7 @@ class LogHost:
     It does the work in pieces, and an append must not wait for this work.
     """
     on_holes: Callable[[], None] = lambda: None
-    """A function called before a follower's append makes a log's first known hole; it may raise OSError."""
+    """A function that is called before a follower's append makes a log's first known hole. It may raise OSError."""
     progress: Callable[[int], None] | None = None
     """A function that is called with the number of bytes that recovery has read."""
 
@@ -396,7 +396,7 @@ class LogState:
             await turn
 
     def finish_truncation(self) -> None:
-        """Do the rest of a truncation without interruption, unless it has failed before."""
+        """If a truncation has not failed before, do the rest of it without interruption."""
         work = self._rebuilding
         while work is not None and not step(work):
             pass

@@ -140,9 +140,9 @@ class Maturity:
     def _walk(
         self, segment: Segment, place: int, most: int, beyond: int, log_end: int, youngest: int, now_ms: int
     ) -> tuple[int, int]:
-        """Move the end over the mature batches of a segment from a position on; its offsets are before `beyond`.
+        """Move the end over the mature batches of a segment from a position on.
 
-        Return the number of examined batches, and the position after them.
+        The segment's offsets are before `beyond`. Return the number of examined batches, and the position after them.
         """
         count = 0
         for position, header in islice(scan_headers(segment.handle, place, segment.size), most):

@@ -264,7 +264,7 @@ class PartitionLog(LogState):
         return AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=str(error))
 
     def roll(self, now_ms: int) -> None:
-        """Start a new segment at the end of the log, unless the last segment is empty; raise OSError."""
+        """If the last segment is not empty, start a new segment at the end of the log. Raise OSError."""
         if self.segments.active.size:
             self._roll(now_ms)
 
@@ -318,10 +318,10 @@ class PartitionLog(LogState):
     def read(self, fetch_offset: int, max_bytes: int, upper_bound: int, *, min_one: bool) -> LogSlice:
         """Return the batches from the one with `fetch_offset` up to the last one that ends before `upper_bound`.
 
-        The result has at most `max_bytes`, and its last batch may be cut off. The result is empty if the first batch is
-        larger, unless `min_one` is set, which always allows the first batch. Raise ApiError: OFFSET_OUT_OF_RANGE,
-        OFFSET_MOVED_TO_TIERED_STORAGE, or CORRUPT_MESSAGE if the file is damaged there. For the latest batches, which
-        this process has written itself, only the header of the first returned batch is checked.
+        The result has at most `max_bytes`, and its last batch may be cut off. With `min_one` the result always contains
+        the first batch. Without `min_one` it is empty if the first batch is larger. Raise ApiError:
+        OFFSET_OUT_OF_RANGE, OFFSET_MOVED_TO_TIERED_STORAGE, or CORRUPT_MESSAGE if the file is damaged there. For the
+        latest batches, which this process has written itself, only the header of the first returned batch is checked.
         """
         if not self.log_start_offset <= fetch_offset <= self.log_end_offset:
             is_remote = self.earliest_offset <= fetch_offset < self.log_start_offset

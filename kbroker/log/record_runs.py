@@ -40,7 +40,7 @@ class Run(NamedTuple):
     stride: int
     number: int
     delta: int
-    """The offset delta of the first record; the deltas of the others follow consecutively."""
+    """The offset delta of the first record. The deltas of the next records increase by one."""
     key_at: int
     key_size: int
     """The size of each key; -1 for records without a key."""

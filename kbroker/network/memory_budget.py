@@ -76,7 +76,7 @@ class Memory:
             self._check_soon()
 
     def restart_time(self, holder: Holder) -> None:
-        """Record that a connection has finished a request; its time limit begins again."""
+        """Record that a connection has finished a request; the connection's time limit begins again."""
         held = self._held.pop(holder, None)
         if held is not None:
             self._held[holder] = (held[0], time.monotonic())
@@ -115,7 +115,7 @@ class Memory:
             self._timer = asyncio.get_running_loop().call_later(_CHECK_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
-        """Close connections while others wait or the sum exceeds the limit. Begin with the longest use of memory."""
+        """Close connections, the longest user of memory first, while others wait or the sum exceeds the limit."""
         self._timer = None
         longest = time.monotonic() - PATIENCE
         for holder, (size, since) in list(self._held.items()):

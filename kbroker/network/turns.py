@@ -56,7 +56,7 @@ class Breadth(Enum):
 
 
 class Lane:
-    """A limit on the number of runners at a time. The others wait in order."""
+    """A limit on the number of runners at a time. The runners beyond the limit wait in order."""
 
     def __init__(self, turns: Turns, width: int) -> None:
         self._turns = turns
@@ -116,7 +116,7 @@ class Turns:
             self._changed_at = at
 
     def crowded(self, at: float) -> bool:
-        """Whether others wait here, or may wait soon because another connection has been served lately."""
+        """Whether other runners wait here, or may wait soon because another connection has been served lately."""
         return bool(self._short or self._long) or at - self._changed_at < ALONE
 
     def used(self, seconds: float) -> None:

@@ -138,7 +138,7 @@ class ReplicaManager:
         self._changes.close()
 
     def stop_fetching(self) -> None:
-        """Stop fetching before this broker's shutdown; its leaderships continue."""
+        """Stop fetching before this broker's shutdown; the broker's leaderships continue."""
         self._fetchers.close()
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -49,7 +49,7 @@ class PartitionContext:
 
 
 class _Wait:
-    """A wait. `notify` is called once with the outcome, unless the wait is cancelled first."""
+    """A wait. `notify` is called once with the outcome, if the wait is not cancelled before."""
 
     __slots__ = ("notify",)
 
@@ -345,7 +345,7 @@ class ReplicatedPartition(Partition):
         return None
 
     def committed(self, offset: int) -> asyncio.Future[None]:
-        """Return a future that is done when all records before `offset` are committed; it may fail with ApiError."""
+        """Return a future that is done when all records before `offset` are committed, or that fails with ApiError."""
         future, notify = _future()
         give_up = self.when_committed(offset, notify)
         if give_up is not None:

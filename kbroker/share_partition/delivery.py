@@ -43,7 +43,7 @@ class ShareDelivery:
         most_sessions: int,
         is_view: Callable[[bytes], bool] = lambda _topic_id: False,
     ) -> None:
-        """`led` returns a partition that this broker leads, and raises ApiError for others.
+        """`led` returns a partition that this broker leads, and raises ApiError for other partitions.
 
         `is_view` returns whether the topic with an id is a view. A view has the partitions of another topic.
         """
@@ -166,7 +166,7 @@ class ShareDelivery:
             self.spawn(self._release(session))
 
     def give_back(self, session: ShareSession, hosted: Hosted) -> None:
-        """Release the records that a member acquired while its session ended, unless the member has joined again."""
+        """Release the records that a member acquired while its session ended, if the member has not joined again."""
         if self.sessions.find(*session.key) is None:
             self.spawn(hosted.release(session.member))
 

@@ -404,7 +404,7 @@ class Hosted:
     # -- fetches
 
     def lock(self, fetch: Waiter) -> bool:
-        """Lock the share partition for a fetch, unless another fetch has locked it. The fetch has to `unlock` it."""
+        """Lock the share partition for a fetch, if no other fetch has locked it. The fetch has to call `unlock`."""
         if self.state is None:
             return False
         if self.fetch_lock is not None:

@@ -362,7 +362,7 @@ class TransactionShard:
         return Schedule(_TIMEOUTS, self._config.abort_interval_ms)
 
     def _find_overdue(self, now_ms: int) -> Outcome:
-        """Check some thousand open transactions; check the others soon afterwards."""
+        """Check some thousand open transactions; check the other transactions soon afterwards."""
         if not self._to_time:
             self._to_time.extend(self._ongoing)
         due = []

@@ -225,7 +225,7 @@ class Transaction:
         )
 
     def without(self, partitions: Iterable[TopicPartition]) -> Transaction:
-        """Return the transaction after markers were written to `partitions`; this is kept in memory only."""
+        """Return the transaction after markers were written to `partitions`. This progress is kept in memory only."""
         return replace(self, partitions=self.partitions.difference(partitions))
 
     def _to(self, state: TxnState, **changes: Any) -> Transaction:

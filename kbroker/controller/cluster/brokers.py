@@ -117,7 +117,10 @@ def open_channel(term: Term, number: int) -> None:
 
 
 async def _started(term: Term, started: dict[int, LiveBroker]) -> None:
-    """Announce new brokers to the others, send them the complete state, and elect leaders for offline partitions."""
+    """Announce new brokers to the other brokers.
+
+    Send the new brokers the complete state, and elect leaders for offline partitions.
+    """
     context = term.context
     others = list(context.brokers)
     context.brokers.update(started)

@@ -48,7 +48,7 @@ Asked = Mapping[Partition, Sequence[int] | None]
 async def alter(term: Term, asked: Asked, *, may_change_factor: bool) -> dict[Partition, ApiError | None]:
     """Begin or cancel reassignments at a client's request; return the results.
 
-    Targets of a different size are refused unless `may_change_factor` (KIP-860).
+    Without `may_change_factor`, targets of a different size are refused (KIP-860).
     """
     results: dict[Partition, ApiError | None] = {}
     planned: dict[Partition, Replicas] = {}

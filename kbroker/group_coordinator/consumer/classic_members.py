@@ -217,7 +217,7 @@ class ClassicMembers:
         )
 
     def _expect_join(self, group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
-        """Start the rebalance timeout of a member that must join again, unless it has already started."""
+        """Start the rebalance timeout of a member that must join again, if the timeout has not started yet."""
         if member.member_id not in group.joining:
             group.joining.add(member.member_id)
             key = ("consumer join", group.group_id, member.member_id)

@@ -174,7 +174,7 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
-        """Give a static member a new id; it keeps its assignment and its leadership (KIP-345)."""
+        """Give a static member a new id; the member keeps its assignment and its leadership (KIP-345)."""
         old = self.members[old_id]
         new = copy(old)
         new.member_id, new.instance_id = new_id, instance_id

@@ -104,7 +104,7 @@ class Groups:
             self._shares.pop(group.group_id, None)
 
     def remove(self, group: Group | None) -> None:
-        """Remove a group, unless another group has its id now."""
+        """Remove a group, if no other group has the same id now."""
         if group is not None and self._by_id.get(group.group_id) is group:
             del self._by_id[group.group_id]
             self._shares.pop(group.group_id, None)

@@ -1,4 +1,4 @@
-"""Moves a member of a streams group step by step from its tasks to the tasks of its target.
+"""Moves a streams group's member step by step from its current tasks to its target's tasks.
 
 Owns one step (Kafka's CurrentAssignmentBuilder). A member first gives up tasks, and confirms that it has done so.
 Meanwhile it keeps its epoch. Then it gets the target's epoch and the free tasks. With later heartbeats it gets the

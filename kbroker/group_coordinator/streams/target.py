@@ -35,7 +35,7 @@ class StreamsTargets:
         self._due: dict[str, int] = {}  # The groups whose first target waits, and the end of the wait in ms.
 
     def delay(self, group_id: str, out: Outcome, now_ms: int) -> None:
-        """Delay the first target of a group without members, unless it is already delayed."""
+        """Delay the first target of a group without members, if it is not delayed yet."""
         delay = self._settings.initial_rebalance_delay_ms(group_id)
         if delay > 0 and self._due.get(group_id, 0) <= now_ms:
             self._due[group_id] = now_ms + delay

@@ -39,7 +39,10 @@ class CleanedGroup(NamedTuple):
 
 
 class Cleaning:
-    """A round over one log. `spend` gets the bytes read or written; it may wait, or raise to end the round."""
+    """A round over one log.
+
+    `spend` is called with the bytes read or written. It may wait, or raise an error to end the round.
+    """
 
     def __init__(self, job: CleaningJob, directory_fd: int, spend: Callable[[int], None]) -> None:
         self._job = job

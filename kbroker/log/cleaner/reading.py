@@ -27,7 +27,10 @@ CheckedBatch = tuple[int, BatchHeader, memoryview]
 
 
 class SegmentReader:
-    """Reads segments of one directory. `spend` is called with the bytes read; it may wait, or raise to end the work."""
+    """Reads segments of one directory.
+
+    `spend` is called with the bytes read. It may wait, or raise an error to end the work.
+    """
 
     def __init__(self, directory_fd: int, io_bytes: int, spend: Callable[[int], None]) -> None:
         """Initialize; `io_bytes` is the memory for reading and writing. Half of this memory is for reading."""

@@ -31,7 +31,7 @@ def lock_directory(directory: str) -> int:
 
 
 def in_use(directory: str) -> LogDirError:
-    """Return the error for a locked directory; it names the other process if the system reports it."""
+    """Return the error for a locked directory. The error names the other process if the system reports it."""
     found = os.stat(f"{directory}/{NAME}")
     holder = _holder(found)
     which = f" (pid {holder})" if holder else ""

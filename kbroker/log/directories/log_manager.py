@@ -68,7 +68,7 @@ class LogEvents:
         """Use a partition's new log, which contains the same data in another directory."""
 
     def move_ready(self) -> None:
-        """Schedule a call of `advance_moves`; this is called from other threads."""
+        """Schedule a call of `advance_moves`. Other threads call this method."""
 
 
 class LogManager:

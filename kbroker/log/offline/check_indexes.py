@@ -147,7 +147,10 @@ class TxnCheck:
         """Ignore the batch: the header alone does not show how a transaction ends."""
 
     def marker(self, offset: int, producer_id: int, expected: AbortedTxn | None, certain: bool) -> None:
-        """Check an abort marker. `expected` is the entry according to the log; it is complete only if `certain`."""
+        """Check an abort marker.
+
+        `expected` is the entry according to the log. This entry is complete only if `certain`.
+        """
         entry = self._current
         if entry is not None and entry[1].last_offset < offset:
             raise Untrue(entry[0], f"no transaction was aborted at offset {entry[1].last_offset}")

@@ -108,7 +108,7 @@ def replay(
     end_offset: int,
     on_completed: Callable[[CompletedTxn], None] | None = None,
 ) -> None:
-    """Apply the batches of `segments` from `begin_offset` to `end_offset` to the producers' state."""
+    """Update the producers' state by the batches of `segments` from `begin_offset` to `end_offset`."""
     whole(_replay(producers, segments, begin_offset, end_offset, on_completed))
 
 

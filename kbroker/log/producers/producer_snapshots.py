@@ -120,7 +120,7 @@ class Snapshots:
         return place < len(self.offsets) and self.offsets[place] == offset
 
     def take(self, entries: Collection[ProducerEntry], offset: int, *, sync: bool) -> None:
-        """Write a snapshot of the producers at `offset`, unless it exists already."""
+        """Write a snapshot of the producers at `offset`, if there is no such snapshot yet."""
         if offset in self or offset == 0:
             return
         write_snapshot(self._path(offset), entries, sync=sync)

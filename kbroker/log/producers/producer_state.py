@@ -66,7 +66,7 @@ class SnapshotTaking:
     """The producers of one log at the time when this object is created, at `offset`.
 
     A snapshot of very many producers is taken in pieces while they continue to produce. A producer that is about to
-    change is copied before the change; the others are copied one after the other. The order of producers in a snapshot
+    change is copied before the change. The other producers are copied one by one. The order of producers in a snapshot
     has no meaning.
     """
 

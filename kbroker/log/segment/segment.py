@@ -101,7 +101,7 @@ class Segment:
         self._handle: FileHandle | None = None
         self._inode = 0  # the log file's inode, after it is marked for deletion
         self.tail_start = base_offset
-        """The offset from which on the tail arrays describe all offsets; this process has written these batches."""
+        """The tail arrays describe all offsets from this offset on. This process has written these batches."""
         self._tail_last = array("q")  # the last offset of each batch
         self._tail_positions = array("q")
 
@@ -241,7 +241,7 @@ class Segment:
         return bool(behind < base and base + last_delta == tail[index])
 
     def is_whole_from(self, offset: int) -> bool:
-        """Whether the batches from the batch at or before `offset` to the end of the file follow one another."""
+        """Whether the file's batches follow one another, from the batch at or before `offset` on."""
         if offset >= self.tail_start or not self.size:
             return True
         end = start = self.place_before(offset)
@@ -280,7 +280,7 @@ class Segment:
         return offsets.get(slot)[1] if slot >= 0 else 0
 
     def place_by_time(self, timestamp: int, start_offset: int) -> int | None:
-        """Return the batch position from which to search for `timestamp` at or after `start_offset`.
+        """Return the position of the first batch to search for `timestamp`, from `start_offset` on.
 
         Return None if all timestamps of the segment are smaller.
         """
