@@ -55,9 +55,9 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def published(self) -> Awaitable[None] | None:
-        """Return a future that is done when all decisions so far are in effect, or None if they are.
+        """Return a future that is done when all decisions so far are in effect.
 
-        Raises OSError, or sets it on the future.
+        Return None if they already are in effect. Raises OSError, or sets it on the future.
         """
 
     # --- topics

@@ -123,7 +123,7 @@ class Controller(PublishedState, TopicPlans):
     async def put_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = 0) -> dict[str, ApiError]:  # noqa: ARG002 - it is done at once
         """Store and publish new topics that were planned earlier, in pieces. Return the errors of refused topics.
 
-        Each plan is checked again, because another topic of its name may exist by now.
+        Each plan is checked again, because another topic of the same name may exist by now.
         """
         refused: dict[str, ApiError] = {}
         await self._put_some_at_a_time(self._still_new(plans, refused))
@@ -381,7 +381,7 @@ class Controller(PublishedState, TopicPlans):
 
 
 def _log_put(old: Mapping[str, TopicState], topics: Sequence[TopicState]) -> None:
-    """Log new and grown topics: if they are few, their names, otherwise their number."""
+    """Log the names of new and grown topics, or only the number of topics if there are many."""
     if len(topics) > LOGGED_BY_NAME:
         fresh = [topic.name for topic in topics if topic.name not in old]
         if fresh:

@@ -26,8 +26,9 @@ def elect_offline(
 ) -> LeaderAndIsr | None:
     """Elect a leader for an offline partition: the first online replica that is in sync.
 
-    With `unclean`, a replica that is not in sync may lead if no other can; the records that it lacks are lost. It is
-    then the only in-sync replica, and the partition is recovering until the new leader reports the end of recovery.
+    With `unclean`, a replica that is not in sync may lead if no other can; the records that it lacks are lost. This
+    replica is then the only in-sync replica, and the partition is recovering until the new leader reports the end of
+    recovery.
     """
     leader = _first(replicas, online, state.isr)
     if leader is not None:

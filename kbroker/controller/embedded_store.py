@@ -106,7 +106,10 @@ class EmbeddedStore:
             self._sync.settle()
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write `changes` to the journal and apply them. Raises VersionConflict, or OSError with nothing applied."""
+        """Write `changes` to the journal and apply them.
+
+        If this raises VersionConflict or OSError, nothing is applied.
+        """
         if self._sync is not None:
             self._sync.check()
         for change in changes:
@@ -337,7 +340,10 @@ class EmbeddedStore:
 
 
 def _begin_behind(fd: int, size: int) -> int:
-    """Write the first line of a journal that follows one of `size` bytes; return the line's length. Raises OSError."""
+    """Write the first line of a journal that follows a journal of `size` bytes; return the line's length.
+
+    Raises OSError.
+    """
     line = _line([["follows", size]])
     if os.pwrite(fd, line, 0) != len(line):
         raise OSError("the metadata journal was written in part")
@@ -359,9 +365,9 @@ def _lines_of(path: str) -> list[bytes]:
 
 
 def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Return lines with their positions, and the position of their end.
+    """Return lines with their positions, and the position at which the last line ends.
 
-    The first line may contain its position; otherwise it is at `base`.
+    The first line may contain its own position. Otherwise the first line is at `base`.
     """
     first = parse_line(lines[0]) if lines else None
     if first and first[0][0] == "follows":
@@ -374,7 +380,10 @@ def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], i
 
 
 def _never_synced(torn: int, lines: list[tuple[int, bytes]]) -> bool:
-    """Whether no line after a torn line records that it was on disk. A journal's first line never records this."""
+    """Whether no line after a torn line records that the torn line was on disk.
+
+    A journal's first line never records this.
+    """
     for position, line in lines:
         entries = parse_line(line)
         if entries is None:

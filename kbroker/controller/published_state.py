@@ -92,7 +92,10 @@ class PublishedState:
         self._listeners.add(listener)
 
     def decide(self, changes: Sequence[Change], step: Step) -> None:
-        """Store changes, and publish the resulting state when they are stored. Raises OSError with nothing decided."""
+        """Store changes, and publish the resulting state when they are stored.
+
+        If this raises OSError, nothing is decided.
+        """
         if self._error is not None:
             raise self._error
         decided = step(self.decided)

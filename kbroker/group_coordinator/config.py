@@ -45,7 +45,7 @@ class MigrationPolicy(Enum):
 
     @property
     def downgrades(self) -> bool:
-        """Whether a consumer group becomes a classic one when its last consumer member leaves."""
+        """Whether a consumer group becomes a classic group when its last consumer member leaves."""
         return self.value[1]
 
 

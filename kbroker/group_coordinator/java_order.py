@@ -22,7 +22,7 @@ _AT_ONCE = 200
 
 
 def in_java_order(names: Iterable[str]) -> list[str]:
-    """Return strings in the iteration order of a HashMap of them; collisions keep the given order."""
+    """Return strings in the iteration order of a HashMap that contains them. Colliding strings keep the given order."""
     known = list(names)
     mask = _table_size(len(known)) - 1
     return sorted(known, key=lambda name: _spread(java_hash(name)) & mask)

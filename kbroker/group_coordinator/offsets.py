@@ -219,7 +219,7 @@ class Offsets:
         """Hide the offsets in deleted topics (name to id), and return their tombstones.
 
         The iterator examines one offset at a time. It yields None for a transaction's offset that stays. Later commits
-        belong to a new topic of the same name, so they are not hidden.
+        belong to a new topic of the same name, and are not hidden.
         """
         newest = self._newest
         for name, topic_id in deleted.items():
@@ -246,7 +246,10 @@ class Offsets:
                 del self._deleted[name]
 
     def _is_settled(self, place: tuple[str, str, int], newest: int) -> bool:
-        """Return whether no open transaction has written an offset after `newest`. A tombstone would remove it."""
+        """Return whether no open transaction has written an offset after `newest`.
+
+        A tombstone would remove this offset.
+        """
         group_id, name, index = place
         open_here = self._open.get(group_id, {}).get((name, index), ())
         return all(self._pending[producer_id][place][0] <= newest for producer_id in open_here)

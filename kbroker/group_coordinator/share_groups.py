@@ -200,9 +200,10 @@ class ShareGroups:
     async def describe_offsets(
         self, asked: messages.DescribeShareGroupOffsetsRequestGroup
     ) -> messages.DescribeShareGroupOffsetsResponseGroup:
-        """Answer one group of a DescribeShareGroupOffsets. If it names no topics, include all initialised partitions.
+        """Answer one group of a DescribeShareGroupOffsets.
 
-        A group that does not exist has no state: its offsets are -1. As in Kafka, a negative partition fails the group.
+        If the request names no topics, include all initialised partitions. A group that does not exist has no state, so
+        its offsets are -1. As in Kafka, a negative partition fails the group.
         """
         group_id = asked.group_id
         answer = messages.DescribeShareGroupOffsetsResponseGroup(group_id=group_id)

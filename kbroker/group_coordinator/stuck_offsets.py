@@ -22,7 +22,7 @@ LOOKS: Final = 5
 DELIVERIES: Final = 3
 """The number of times that a share group must have tried to deliver a record."""
 MOST: Final = 1_000
-"""The maximum number of partitions with evidence; a new partition replaces the oldest one."""
+"""The maximum number of partitions with evidence; a new partition replaces the oldest partition."""
 
 Place = tuple[str, str, int]
 """A group, a topic, and the number of a partition."""

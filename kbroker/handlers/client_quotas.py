@@ -137,7 +137,10 @@ async def _check_address(ip: str) -> None:
 
 
 def _as_java(parts: _Parts) -> str:
-    """Return Kafka's text of an entity. Types are in the order of a Java HashMap that was created for their number."""
+    """Return Kafka's text of an entity.
+
+    The types have the order of a Java HashMap that was created for this number of types.
+    """
     if len(parts) > _TYPES:
         return "ClientQuotaEntity"
     size = 1

@@ -151,7 +151,7 @@ class KnownRequests:
         self._version = -1
 
     def forget(self) -> None:
-        """Forget all known requests. produce.py handles each one anew, because rights may have changed."""
+        """Forget all known requests. produce.py handles their next repetitions, because rights may have changed."""
         self._by_bytes.clear()
 
     def answer(self, frame: memoryview, version: int, correlation_id: int, out: bytearray) -> bool:

@@ -158,7 +158,7 @@ class _Many:
         self._sizes: dict[int, int] = {}
         self._total = 0
         self._urgent: set[int] = set()
-        """The positions of urgent results: they must be sent immediately, or a wait would add no data to them."""
+        """The positions of urgent results, which must be sent immediately, or to which a wait would add no data."""
         self._readable = False
         self.moved: dict[int, None] = {}
         self._maturing: dict[int, asyncio.TimerHandle] = {}

@@ -241,8 +241,8 @@ class Fetch:
     ) -> PartitionData:
         """Return at most `left` bytes of a partition. The `first` partition returns at least one complete batch.
 
-        If the request `is_new`, a follower's fetch offset reports its progress to the leader. After a wait the progress
-        must not be reported again.
+        If the request `is_new`, a follower's fetch offset reports the follower's progress to the leader. After a wait
+        the progress must not be reported again.
         """
         if partition is None:
             return self.missing(key)

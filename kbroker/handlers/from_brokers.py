@@ -43,9 +43,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class BrokerHosts:
-    """The addresses of brokers. `listener` is the inter-broker listener; `registered()` returns the hosts on it.
+    """The addresses of brokers.
 
-    If `registered` raises Unreachable or Denied, unknown clients are disconnected. They may try again.
+    `listener` is the inter-broker listener; `registered()` returns the brokers' hosts on this listener. If `registered`
+    raises Unreachable or Denied, unknown clients are disconnected. They may try again.
     """
 
     def __init__(self, listener: str, registered: Callable[[], Awaitable[Iterable[str]]]) -> None:

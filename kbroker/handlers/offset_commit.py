@@ -80,7 +80,7 @@ class _Refused(Generic[_Response]):
         self._topics: dict[str | bytes, Any] = {}
 
     async def existing(self, state: ClusterState, topics: Sequence[Any]) -> list[Any]:
-        """Return the topics with their existing partitions, and add errors for the missing ones."""
+        """Return the topics with their existing partitions, and add errors for missing partitions."""
         known = []
         for topic in topics:
             code = _resolve(state, topic, self._by_id)
@@ -118,7 +118,7 @@ class _Refused(Generic[_Response]):
 
 
 def _resolve(state: ClusterState, topic: Any, by_id: bool) -> ErrorCode:
-    """Set the topic's name if the request contains its id, or its id if the request contains its name."""
+    """Complete the topic: add the name if the request contains the id, or the id if the request contains the name."""
     if by_id:
         topic.name = state.topic_names.get(topic.topic_id, "")
         return ErrorCode.NONE if topic.name else ErrorCode.UNKNOWN_TOPIC_ID

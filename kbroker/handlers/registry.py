@@ -102,7 +102,7 @@ class Api:
     """One served API: its request and response classes, the versions served, and the function.
 
     `on_error` builds the response to a request that failed completely (an ApiError), because the field for the error
-    differs between APIs. Like a handler, it may be a coroutine function.
+    differs between APIs. `on_error` may be a coroutine function, like a handler.
     """
 
     key: int

@@ -57,7 +57,7 @@ For each config: the value that has no effect, and the words for the behaviour o
 FIRST_METADATA_MS = 5000
 """The time in ms for which a started broker waits for its first UpdateMetadata.
 
-After this time its responses contain no topics.
+After this time the broker's responses contain no topics.
 """
 
 

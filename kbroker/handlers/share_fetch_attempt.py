@@ -251,7 +251,10 @@ class ShareFetchAttempt:
     # -- records
 
     async def _acquire(self, key: PartitionKey, read: _Read, left: int) -> int:
-        """Acquire up to `left` records of a partition, and add them to its answer. Return their number."""
+        """Acquire up to `left` records of a partition, and add them to the partition's answer.
+
+        Return the number of acquired records.
+        """
         self._check_session()
         answer = self.answers[key] = empty(key[1], read.code)
         if read.code or not read.piece.size or left <= 0:
@@ -391,7 +394,7 @@ async def _without(got: Sequence[Acquired], spans: Sequence[Span]) -> list[Acqui
 
 
 async def _merged(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """Return the spans of both in order, without overlaps. Both arguments are in order."""
+    """Return the spans of both arguments, in order and without overlaps. Each argument is in order."""
     merged: list[Span] = []
     for each in sorted([*some, *others]):
         if merged and each.first_offset <= merged[-1].last_offset + 1:

@@ -27,7 +27,7 @@ from kbroker.txn.transaction import TopicPartition
 AT_ONCE = 20
 """The number of partitions that get a marker before other tasks get a turn: about one ms."""
 _Answer = tuple[int, Answers | Awaitable[Answers]]
-"""A producer id, and the error codes of some of its partitions."""
+"""A producer id, and the error codes of some of the producer's partitions."""
 
 
 async def _on_error(request: WriteTxnMarkersRequest, code: int, _message: str | None) -> WriteTxnMarkersResponse:

@@ -35,7 +35,7 @@ BLOCK: Final = 1 << 12
 """The minimum size of a block in bytes, except for the last block; blocks of large segments are larger."""
 MOST_BLOCKS: Final = 1 << 16
 _SHARE: Final = 64
-"""The index of one header has at most the segment's size divided by this number."""
+"""The index of one header is not larger than the segment's size divided by this number."""
 LEAST: Final = 1 << 14
 """The size in bytes that the index of one header may always have, even if the segment is small."""
 _MOST: Final = 1 << 22

@@ -284,7 +284,7 @@ class TlsChannel(Outbox):
 
     @property
     def in_memory(self) -> int:
-        """The maximum memory of the waiting pieces, now or during their sending, in bytes."""
+        """The maximum memory in bytes that the waiting pieces use, now or while they are sent."""
         return super().in_memory + (SEALED_BYTES if self.waiting else 0)
 
     def send(self, data: bytearray) -> None:

@@ -164,8 +164,8 @@ class Leadership:
     ) -> bool:
         """Apply the controller's state; return whether a new leader epoch begins, at `end_offset`.
 
-        `is_new_leader` means that this broker has not led without interruption, so that the known state of followers is
-        outdated. If `state` is older than the known state, change nothing and return False.
+        `is_new_leader` means that this broker did not lead before, or was interrupted, so that the known state of
+        followers is outdated. If `state` is older than the known state, change nothing and return False.
         """
         if state.partition_epoch < self.partition_epoch:
             return False

@@ -53,7 +53,7 @@ async def _get(term: Term, number: int) -> Znode | None:
 async def _usable(term: Term, number: int) -> LiveBroker | None:
     """Return a registered broker.
 
-    Return None if its registration is unreadable, or if it does not support the finalized features.
+    Return None if the registration is unreadable, or if the broker does not support the finalized features.
     """
     path = f"{BROKER_IDS}/{number}"
     found = await _get(term, number)

@@ -89,7 +89,7 @@ class Channels:
         return channel is None or channel.is_idle
 
     def put(self, broker: int, item: Outgoing) -> None:
-        """Send a request to a broker after all its pending ones."""
+        """Send a request to a broker after all its pending requests."""
         channel = self._channels.get(broker)
         if channel is not None:
             channel.put(item)

@@ -196,7 +196,7 @@ class ClusterController:
         return await self._ask(lambda term: reassignment.alter(term, asked, may_change_factor=may_change_factor))
 
     async def list_reassignments(self, wanted: Collection[Partition] | None) -> Mapping[Partition, Replicas]:
-        """Return the running reassignments of these partitions, or of all if None. Raises ApiError."""
+        """Return the running reassignments of these partitions, or of all partitions if None. Raises ApiError."""
         return await self._ask(lambda term: reassignment.ongoing(term, wanted))
 
     async def _ask(self, work: Callable[[Term], Coroutine[Any, Any, T]]) -> T:

@@ -136,7 +136,7 @@ class FencedTree:
     async def set(self, path: str, data: bytes, version: int) -> int | None:
         """Write a node that has the given version.
 
-        Return its new version, or None if it has another version or is missing.
+        Return the new version, or None if there is no node with this version.
         """
         try:
             (done,) = await self.commit(SetData(path, data, version))

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 _NO_PARTITION = "The partition does not exist."
 Asked = Mapping[Partition, Sequence[int] | None]
-"""The target replicas of partitions; None for the original ones."""
+"""The target replicas of partitions; None for the original replicas."""
 
 
 async def alter(term: Term, asked: Asked, *, may_change_factor: bool) -> dict[Partition, ApiError | None]:
@@ -324,7 +324,7 @@ async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[in
 
 
 async def ongoing(term: Term, partitions: Collection[Partition] | None) -> dict[Partition, Replicas]:
-    """Return the running reassignments, of all partitions or of the given ones."""
+    """Return the running reassignments of all partitions, or of the given partitions."""
     found = {}
     async for partition in paced(list(term.context.moving) if partitions is None else partitions):
         replicas = term.context.replicas(partition)

@@ -76,7 +76,7 @@ class Stat:
     version: int
     owner: int = 0
     created_ms: int = field(default=-1, compare=False)
-    """The time of its creation by ZooKeeper's clock, in ms; -1 without a clock."""
+    """The time of the node's creation by ZooKeeper's clock, in ms; -1 without a clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class SharingMember:
 
 @dataclass(frozen=True, slots=True)
 class SharingSpec:
-    """A share group: its members in Java's order, and whether all subscribe to the same topics."""
+    """A share group: its members in Java's order, and whether all members subscribe to the same topics."""
 
     members: Mapping[str, SharingMember]
     homogeneous: bool

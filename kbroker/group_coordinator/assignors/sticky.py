@@ -66,7 +66,7 @@ class _Process:
         return self._add(member_id, task, active=active)
 
     def add_to_least_loaded(self, task: Task, *, active: bool) -> int:
-        """Give the member with the fewest tasks one more; return the number of its tasks."""
+        """Give one more task to the member with the fewest tasks; return the number of the member's tasks."""
         if len(self.counts) == 1:
             return self._add(next(iter(self.counts)), task, active=active)
         if self._by_load is None:

@@ -141,7 +141,10 @@ class Rebalances:
             self.complete_join(group, out, now_ms)
 
     def complete_join(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """End the join phase with the joined members. Missing dynamic members are removed; static ones stay."""
+        """End the join phase with the joined members.
+
+        Missing dynamic members are removed; missing static members stay.
+        """
         out.timers.append(Cancel(("join", group.group_id)))
         group.initial_delay = None
         removed = [m.member_id for m in group.members.values() if m.awaiting_join is None and m.instance_id is None]

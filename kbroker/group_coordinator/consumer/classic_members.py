@@ -134,7 +134,7 @@ class ClassicMembers:
         now_ms: int,
         owned: Owned,
     ) -> ConsumerMember:
-        """Admit a static member that replaces the group's last consumer member: the group becomes a classic one."""
+        """Admit a static member that replaces the group's last consumer member: the group becomes a classic group."""
         topics_changed, regex = self._targets.take_metadata(group, member, wanted, out, now_ms)
         changed = topics_changed or regex is not Change.NONE
         epoch, _ = self._targets.group_epoch(group, member, wanted, out, now_ms, bump=changed)

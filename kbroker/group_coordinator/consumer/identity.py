@@ -84,7 +84,7 @@ def check_instance(held: ConsumerMember | None, member_id: str, instance_id: str
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Owned) -> None:
-    """Accept the member's epoch, or its previous epoch if the answer with the new one may be lost.
+    """Accept the member's epoch, or its previous epoch if the answer with the new epoch may be lost.
 
     A member that sends the previous epoch may own only partitions of its current assignment. Raises
     FENCED_MEMBER_EPOCH.

@@ -74,7 +74,7 @@ def compile_regex(pattern: str) -> Callable[[str], Any]:
         raise _invalid(f"{pattern[:100]}...", f"longer than {MAX_PATTERN_BYTES} bytes")
     if pattern.count("\\p") + pattern.count("\\P") > MAX_UNICODE_CLASSES:
         raise _invalid(pattern, f"more than {MAX_UNICODE_CLASSES} Unicode classes")
-    import re2  # imported here because it costs 5 ms and 2.5 MB, and few brokers use patterns
+    import re2  # imported here because the import costs 5 ms and 2.5 MB, and few brokers use patterns
 
     options = re2.Options()
     options.log_errors = False
@@ -110,7 +110,7 @@ class _Job:
         self.started_ms = now_ms
         self._may_see = may_see
         self._names = list(topics.state.topics)
-        # created by the first run, because the job may be dropped before it
+        # created by the first run, because the job may be dropped before that run
         self._work: Coroutine[Any, Any, None] | None = None
 
     async def _match(self, names: list[str]) -> None:

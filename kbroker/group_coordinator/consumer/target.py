@@ -53,7 +53,7 @@ class Targets:
         """Change `member` to `updated`, and move it as far towards the group's target as possible. Raises ApiError.
 
         With `any_regex_counts`, every change of a pattern increases the group's epoch, as for classic members. Without
-        it, a change of the assignor that most members prefer increases the epoch.
+        `any_regex_counts`, a change of the assignor that most members prefer increases the epoch.
         """
         topics_changed, regex = self.take_metadata(group, member, updated, out, now_ms, may_see)
         changed = topics_changed or regex is not Change.NONE
@@ -143,7 +143,10 @@ class Targets:
         *,
         homogeneous: Callable[[], bool],
     ) -> tuple[int, Partitions]:
-        """Return the target of `updated`. Compute a new target if it is due and the last target is old enough."""
+        """Return the target of `updated`.
+
+        Compute a new target first if one is due and the last target is old enough.
+        """
         interval = self._settings.assignment_interval_ms(group.group_id)
         since = group.assignment_timestamp
         due = since == 0 or interval == 0 or now_ms >= since + interval

@@ -110,7 +110,10 @@ class Member:
 
 
 class ClassicGroup:
-    """One group. If `protocol_type` is None and there are no members, it is a simple group, which has only offsets."""
+    """One group.
+
+    If `protocol_type` is None and there are no members, the group is a simple group, which has only offsets.
+    """
 
     TYPE = "classic"
 

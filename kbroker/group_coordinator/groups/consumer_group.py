@@ -194,7 +194,7 @@ class ConsumerGroup:
         )
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Return whether a member must wait for a partition of its target until another has revoked it."""
+        """Return whether a member must wait for a partition of its target until another member has revoked it."""
         return member.state is UNRELEASED and any(
             index not in member.assigned.get(topic_id, {}) and self.partition_epoch(topic_id, index) != -1
             for topic_id, indexes in self.target.get(member.member_id, NOTHING).items()

@@ -96,7 +96,7 @@ class Groups:
         return group
 
     def put(self, group: Group) -> None:
-        """Store a group under its id, replacing any other."""
+        """Store a group under its id. The group replaces any other group with this id."""
         self._by_id[group.group_id] = group
         if isinstance(group, ShareGroup):
             self._shares[group.group_id] = group

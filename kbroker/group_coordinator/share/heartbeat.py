@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 SESSION = "share session"
 _REFRESH_INTERVAL_MS = 2**31 - 1
 _RETRY_MS = 500
-"""The delay after which a member's removal is retried, if its write failed."""
+"""The delay after which a member's removal is retried, if the write of the removal failed."""
 
 
 @dataclass(slots=True)
@@ -155,7 +155,10 @@ class ShareHeartbeats:
     def _target(
         self, group: ShareGroup, epoch: int, updated: ShareMember, homogeneous: bool, out: Outcome, now_ms: int
     ) -> tuple[int, Partitions]:
-        """Return the epoch of the target and the member's part of it. Compute a new target if it is due."""
+        """Return the epoch of the target and the member's part of the target.
+
+        If a new target is due, compute it first.
+        """
         member_id = updated.member_id
         known = group.assignment_epoch, group.target.get(member_id, NOTHING)
         if group.assignment_epoch >= epoch:
@@ -293,7 +296,7 @@ def _assignment(assigned: Partitions) -> Assignment:
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """Accept the member's epoch, or its previous epoch, because the answer with the new one may be lost.
+    """Accept the member's epoch, or its previous epoch, because the answer with the new epoch may be lost.
 
     Raises FENCED_MEMBER_EPOCH.
     """

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 SESSION, REVOKE = "streams session", "streams revoke"
 REASONS = {SESSION: "its session is over", REVOKE: "it has not given up its tasks in time"}
 _RETRY_MS = 500
-"""The delay after which a member's removal is retried, if its write failed."""
+"""The delay after which a member's removal is retried, if the write of the removal failed."""
 
 
 class StreamsMembers:
@@ -223,7 +223,10 @@ def _holder(group: StreamsGroup, member_id: str, instance_id: str) -> StreamsMem
 
 
 def _check_epoch(member: StreamsMember, epoch: int, owned: TaskSet | None) -> None:
-    """Accept the member's epoch, or its previous one if the answer with the new one may be lost. Raises ApiError."""
+    """Accept the member's epoch, or its previous epoch if the answer with the new epoch may be lost.
+
+    Raises ApiError.
+    """
     if epoch in (0, member.member_epoch):
         return
     if epoch > member.member_epoch:

@@ -18,7 +18,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 Task = tuple[str, int]
 Owned = TaskSet | None
-"""The tasks that a member claims to own; None if its request has a null list."""
+"""The tasks that a member claims to own; None if the member's request has a null list."""
 
 
 def reconcile(group: StreamsGroup, member: StreamsMember, epoch: int, target: TaskSet, owned: Owned) -> StreamsMember:

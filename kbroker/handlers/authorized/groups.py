@@ -235,7 +235,10 @@ def without_hidden_topologies(handler: Handler, _response: type[Any]) -> Handler
 
 
 def describe_share_group_offsets(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Topic:Describe. Named forbidden topics get an error; a request for all topics omits them."""
+    """Require Topic:Describe.
+
+    Forbidden topics that the request names get an error. A response about all topics omits forbidden topics.
+    """
 
     async def guarded(ctx: RequestContext, request: DescribeShareGroupOffsetsRequest) -> Any:
         rights = rights_of(ctx)

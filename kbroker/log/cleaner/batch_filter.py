@@ -258,7 +258,7 @@ def _and(first: bytes, second: bytes) -> bytes:
 
 
 def _restamped(record: bytes, shift: int) -> bytes:
-    """Return a record with its timestamp delta changed for a base timestamp that is `shift` ms earlier."""
+    """Return a record whose timestamp delta is changed, because the base timestamp becomes `shift` ms earlier."""
     _, body = read_varint(record, 0)
     end = body + 1
     while record[end] > 0x7F:
