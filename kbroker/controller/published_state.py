@@ -61,7 +61,7 @@ class PublishedState:
         self.decided = state
         """The decided state.
 
-        A part of it might not be stored yet, so it serves only to make further decisions.
+        A part of it might not be stored yet, so this state serves only to make further decisions.
         """
         self._unpublished: deque[Step] = deque()
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -122,7 +122,7 @@ class PublishedState:
     def _stored(self, stored: asyncio.Future[None]) -> None:
         """Publish the next decision.
 
-        If a decision could not be stored, this decision and all later ones are not published.
+        If a decision could not be stored, this and all later decisions are not published.
         """
         error = None if stored.cancelled() else stored.exception()
         if error is None:

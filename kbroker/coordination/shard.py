@@ -36,7 +36,7 @@ class Cancel(NamedTuple):
 class Parked:
     """A request that is answered later.
 
-    A shard keeps the request until `Outcome.replies` contains it with its answer.
+    A shard keeps the request until `Outcome.replies` contains the request and its answer.
     """
 
     __slots__ = ("answer", "wake")
@@ -162,7 +162,10 @@ class Shard(Protocol):
 
     @property
     def steps_over_unreadable(self) -> bool:
-        """Whether to serve a partition without the records that `replay` cannot read. If not, its load fails."""
+        """Whether to serve a partition without the records that `replay` cannot read.
+
+        If not, the load of the partition fails.
+        """
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
         """Apply a record of the log; raises Malformed or ValueError if the record is unreadable."""

@@ -148,7 +148,7 @@ class ShardLog:
     def _not_read(self, partition: int, shard: Shard, offset: int, error: Exception) -> None:
         """Skip an unreadable record.
 
-        A load logs the first one. Raises UnreadableRecord if the shard does not allow skipping.
+        A load logs the first unreadable record. Raises UnreadableRecord if the shard does not allow skipping.
         """
         found = self.unreadable[partition] = self.unreadable.get(partition, 0) + 1
         unreadable = UnreadableRecord(offset, error)

@@ -20,7 +20,7 @@ class AppendOrigin(Enum):
     CLIENT = 0
     """A produce request: everything is checked."""
     COORDINATOR = 1
-    """A coordinator of this broker, which has just built the batch: its sequences and bytes are not checked."""
+    """A coordinator of this broker, which has just built the batch: the batch's sequences and bytes are not checked."""
     REPLICATION = 2
     """Replication: batches that a leader has already checked."""
 

@@ -29,11 +29,11 @@ HEADERS_AT_ONCE: Final = 1000
 
 
 def proven_end(segments: Segments, extent: LogExtent, index: int, anchor: int, position: int, end: int) -> int:
-    """Return the position up to which the batches of segment `index` are proven, from `anchor`; a batch border.
+    """Return the position up to which the batches of segment `index` are proven, from `anchor` on.
 
-    If the batch at `position` cannot be trusted, the result is at most `position`. Otherwise the result is near `end`,
-    or at the limit of one call. `anchor` is the beginning of a batch at or before `position`; the batches between
-    `anchor` and `position` are also checked.
+    The result is the border of a batch. If the batch at `position` cannot be trusted, the result is at most `position`.
+    Otherwise the result is near `end`, or at the limit of one call. `anchor` is the beginning of a batch at or before
+    `position`; the batches between `anchor` and `position` are also checked.
     """
     segment = segments[index]
     if anchor >= segment.found.unproven:
@@ -148,7 +148,8 @@ def proven_size(segments: Segments, extent: LogExtent, index: int, offset: int, 
 def batch_at(segments: Segments, extent: LogExtent, offset: int) -> tuple[Segment, int, BatchHeader] | None:
     """Return (segment, position, header) of the first batch that ends at or after `offset`, with a proven offset.
 
-    Return None if there is no such batch, or if it cannot be trusted: its offset is not proven, or its CRC is wrong.
+    Return None if there is no such batch, or if this batch cannot be trusted: its offset is not proven, or its CRC is
+    wrong.
     """
     for index in range(segments.index_at(offset), len(segments)):
         segment = segments[index]

@@ -59,8 +59,8 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int, *, sync: bool = True) -> None:
         """Record that `epoch` begins at `start_offset`, and remove entries that contradict it.
 
-        Without `sync` a power loss may remove the entry; `prove` then reads it from the batches. If an OSError is
-        raised, nothing has changed.
+        Without `sync` a power loss may remove the entry; `prove` then reads the entry from the batches. If an OSError
+        is raised, nothing has changed.
         """
         if epoch < 0 or start_offset < 0:
             return

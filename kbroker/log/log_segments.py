@@ -98,7 +98,7 @@ class Segments:
     )
 
     def __init__(self, directory: str, config: LogConfig, now_ms: int, files: OpenFiles) -> None:
-        """Open the segments in the directory, or create one at offset 0 if there is none; raise OSError."""
+        """Open the segments in the directory; if there is none, create a segment at offset 0. Raise OSError."""
         self._directory = directory
         self._files = files
         self.directory_changed = True
@@ -245,7 +245,7 @@ class Segments:
     def replace(self, old: list[Segment], renamed: list[list[str]], config: LogConfig, now_ms: int) -> None:
         """Replace the neighbours `old` by one segment. Its files now have the base offset of the first old segment.
 
-        `renamed` contains the current names of the old segments' files, which are removed like those of deleted
+        `renamed` contains the current names of the old segments' files, which are removed like the files of deleted
         segments. Raise OSError.
         """
         index, base = self.index_of(old[0]), old[0].base_offset

@@ -378,8 +378,8 @@ class LogState:
     async def truncate_in_pieces(self, offset: int, now_ms: int = 0) -> None:
         """Do the work of `truncate_to`, with some segments at a time, and long reads in pieces.
 
-        The log can be read meanwhile. If this is interrupted, `finish_truncation` must be called before the next append
-        as leader. Other methods that need a finished truncation call `finish_truncation` themselves.
+        The log can be read meanwhile. If this work is interrupted, `finish_truncation` must be called before the next
+        append as leader. Other methods that need a finished truncation call `finish_truncation` themselves.
         """
         while len(self.segments) > AT_ONCE and self.segments.bases[-AT_ONCE] > offset:
             self._cut(self.segments.bases[-AT_ONCE], now_ms)
@@ -435,7 +435,7 @@ class LogState:
     async def truncate_fully_in_pieces(self, offset: int, now_ms: int = 0) -> None:
         """Do the work of `truncate_fully` with some segments at a time, oldest first, as in a deletion.
 
-        If this is interrupted, the log continues with the remaining segments.
+        If this work is interrupted, the log continues with the remaining segments.
         """
         await self._finishing()  # an earlier rebuild may still read the segments deleted below
         while len(self.segments) > AT_ONCE:

@@ -201,7 +201,7 @@ class Scattered:
         return self._stamps
 
     def well_formed(self, data: bytes) -> bool:
-        """Return whether each record ends where its headers end. Raise Malformed or IndexError if one is unreadable."""
+        """Return whether each record ends where its headers end. Raise Malformed or IndexError if not."""
         for place, end in zip(self._values, self._ends, strict=True):
             size = data[place]
             # Nearly all records have no headers, and a value of less than 64 bytes or at least less than 8 KiB.
@@ -403,7 +403,7 @@ def _delta_size(delta: int) -> int:
 
 
 def _alike(data: bytes, run: Run, count: int, delta_at: int, delta_size: int) -> int:
-    """Return how many of the next `count` records, from the run's first record on, have its layout."""
+    """Return how many of the next `count` records, from the run's first record on, have the run's layout."""
     position, stride = run.position, run.stride
     # The length and the key's size: each of their bytes must be the same in all records.
     for index in (*range(run.stamp_at - 1), *range(delta_at + delta_size, run.key_at)):

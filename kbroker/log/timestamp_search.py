@@ -126,7 +126,7 @@ def _is_older(segments: Segments, index: int, timestamp: int) -> bool:
 def _batches_at(
     segments: Segments, extent: LogExtent, index: int, timestamp: int, start_offset: int
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yield (header, bytes) of a segment's batches from `start_offset` on that contain `timestamp` or a later one.
+    """Yield (header, bytes) of a segment's batches from `start_offset` on that contain at least `timestamp`.
 
     The result also depends on the skipped batches. Therefore the CRCs of those that existed at the start are checked,
     up to a limited number of bytes. Raise ApiError(CORRUPT_MESSAGE).

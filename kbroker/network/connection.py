@@ -42,8 +42,8 @@ It is also the maximum number of bytes that a busy connection receives in one ca
 _OFTEN = 16
 """The number of reports of the same bytes after which a connection that waits for its turn stops polling.
 
-With more than a thousand waiting connections, libuv would report only these connections: it returns only when fewer
-events are left.
+With more than a thousand waiting connections, libuv would report only these connections, because libuv returns only
+when fewer events are left.
 """
 _FLUSH_BYTES = 64 * 1024
 """If the responses have more bytes than this, they are sent before the next request is run."""

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 100 * 1024 * 1024
 PATIENCE = 10.0
-"""The time limit in seconds: a connection that uses memory for one request for longer is closed if others wait."""
+"""The time limit in seconds for the use of memory by one request. After it, the connection is closed if others wait."""
 _CHECK_SECONDS = 1.0
 
 

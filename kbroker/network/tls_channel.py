@@ -97,7 +97,10 @@ class TlsPort:
 
 
 class TlsChannel(Outbox):
-    """The TLS of one connection. It replaces the loop (for reading), the socket and the outbox for the connection."""
+    """The TLS of one connection.
+
+    The channel replaces the loop (for reading), the socket and the outbox for the connection.
+    """
 
     __slots__ = (
         "_begin", "_callback", "_client", "_ended", "_is_ready", "_port", "_scheduled", "_sealed", "_session", "_timer",

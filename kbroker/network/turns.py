@@ -103,7 +103,10 @@ class Turns:
         self.spent = 0.0
         """The seconds used in this turn. After TURN, sockets that the poller reports wait for the next turn."""
         self.latest: Runner | None = None
-        """The connection that read last. If it reads again, it seems alone, and its long work continues immediately."""
+        """The connection that read last.
+
+        If the same connection reads again, it seems to be alone, and its long work continues immediately.
+        """
 
     def lane(self, breadth: Breadth) -> Lane | None:
         """Return the lane that a long request must enter; None if it needs no lane."""

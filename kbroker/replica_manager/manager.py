@@ -164,8 +164,8 @@ class ReplicaManager:
     def accept(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
         """Return an error for a request from an older controller or for an earlier registration of this broker.
 
-        A broker epoch of -1, or one above the known epoch, is accepted (KafkaApis.isBrokerEpochStale). UpdateMetadata
-        is also checked.
+        A broker epoch that is -1 or above the known epoch is accepted (KafkaApis.isBrokerEpochStale). UpdateMetadata is
+        also checked.
         """
         if broker_epoch != _UNCHECKED and broker_epoch < self._member.broker_epoch():
             return ErrorCode.STALE_BROKER_EPOCH

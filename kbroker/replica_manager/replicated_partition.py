@@ -129,7 +129,7 @@ def _future() -> tuple[asyncio.Future[None], Notify]:
 
 
 class ReplicatedPartition(Partition):
-    """A partition with a replica on this broker. `alone` means that it has no other replicas."""
+    """A partition with a replica on this broker. `alone` means that the partition has no other replicas."""
 
     __slots__ = (
         "_context",

@@ -147,7 +147,7 @@ def _coalesced(batches: Iterable[StateBatch]) -> list[StateBatch]:
 
 
 def _swept(batches: Sequence[StateBatch]) -> list[StateBatch]:
-    """Return batches that may overlap as sorted, disjoint ones. At each offset the strongest batch counts."""
+    """Return batches that may overlap as sorted, disjoint batches. At each offset the strongest batch counts."""
     waiting = sorted(batches)
     borders = sorted({each.first_offset for each in batches} | {each.last_offset + 1 for each in batches})
     open_batches: list[tuple[int, int, int]] = []  # a heap of (-count, -state, last offset)

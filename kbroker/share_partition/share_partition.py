@@ -149,7 +149,10 @@ class SharePartition(Transitions):
         return end
 
     async def _acquire_part(self, work: _Acquisition, at: int, end: int) -> int:
-        """Acquire available records of the batch from `at` to `end`, one after the other; return their number."""
+        """Acquire available records of the batch from `at` to `end`, one after the other.
+
+        Return the number of acquired records.
+        """
         runs, limits, limit = self.runs, work.limits, work.limits.delivery_count
         size, taken, most = end - at + (runs.cut if at == runs.start else 0), 0, -1
         runs.what[runs.index(at)] |= TRACKED

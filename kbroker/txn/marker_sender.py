@@ -51,7 +51,7 @@ class Target(Protocol):
     """A broker that appends markers to the partitions that it leads."""
 
     def write(self, marker: Marker) -> Answers | Awaitable[Answers]:
-        """Append a marker to its partitions; return an error code for each."""
+        """Append a marker to its partitions; return an error code for each partition."""
 
 
 class Progress(NamedTuple):

@@ -74,7 +74,7 @@ class ProducerIds:
 
 
 class ProducerIdBlocks:
-    """The supply of a node in a cluster. `broker_epoch` returns the epoch of its registration.
+    """The supply of a node in a cluster. `broker_epoch` returns the epoch of the node's registration.
 
     `controller_id` returns the id of the controller, -1 if there is none.
     """

@@ -59,7 +59,7 @@ class Session(Enum):
     """The events of a session's listener."""
 
     LIVE = "live"
-    """Connected, in the previous session or in a new one: see `MetadataTree.session_id`."""
+    """Connected, in the previous session or in a new session: see `MetadataTree.session_id`."""
     UNREACHABLE = "unreachable"
     EXPIRED = "expired"
 
@@ -68,8 +68,8 @@ class Session(Enum):
 class Stat:
     """A node's metadata: `created` is the number of the transaction that created it (czxid).
 
-    `version` is 0 at its creation and grows by one with each write. `owner` is the session of an ephemeral node, else
-    0.
+    `version` is 0 at the node's creation and grows by one with each write. `owner` is the session of an ephemeral node,
+    else 0.
     """
 
     created: int
@@ -141,7 +141,7 @@ class MetadataTree(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The number of the current session, or of the last one."""
+        """The number of the current session, or of the last session."""
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
         """Return the node at `path`; None if it is missing.

@@ -387,7 +387,10 @@ class ZooKeeperTree:
         await self._on_thread(self._client.start_async)
 
     async def _on_thread(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a blocking function on a thread. Even a cancelled caller waits for it: no thread can be stopped."""
+        """Call a blocking function on a thread.
+
+        Even a cancelled caller waits for the function: no thread can be stopped.
+        """
         done = self._loop.run_in_executor(None, call, *arguments)
         try:
             await asyncio.shield(done)

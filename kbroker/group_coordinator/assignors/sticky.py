@@ -86,7 +86,10 @@ class _Process:
 
 
 class _Quota:
-    """The maximum number of tasks per member, computed again for the remaining members when a member reaches it."""
+    """The maximum number of tasks per member.
+
+    When a member reaches it, it is computed again for the remaining members.
+    """
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks = tasks
@@ -212,7 +215,7 @@ class _Assignment:
                     break
 
     def _place_near_state(self, task: Task) -> bool:
-        """Place a standby at the task's last owner, or else at a member that has restored it, if there is room."""
+        """Place a standby at the task's last owner or, without room there, at a member that has restored the task."""
         place = self._owners.get(task)
         if (
             place is None

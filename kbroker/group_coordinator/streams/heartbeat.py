@@ -206,7 +206,7 @@ class StreamsHeartbeats:
         moved: bool,
         joins: bool,
     ) -> None:
-        """Add the endpoints of the partitions to the response, if they have changed since the member last got them."""
+        """Add the endpoints of the partitions to the response, if the member does not know the newest endpoints."""
         relocated = member.endpoint != updated.endpoint
         if joins or moved or relocated:
             group.endpoints.pop(updated.member_id, None)

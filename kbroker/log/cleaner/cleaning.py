@@ -89,7 +89,7 @@ class Cleaning:
                     os.unlink(name, dir_fd=self._directory_fd)
 
     def _groups(self, end: int) -> Iterator[list[tuple[int, int]]]:
-        """Yield groups of neighbouring segments; together they are at most as large as one segment may be."""
+        """Yield groups of neighbouring segments; each group is at most as large as one segment may be."""
         job = self._job
         following = {base: after for (base, _), (after, _) in zip(job.segments, job.segments[1:], strict=False)}
         group: list[tuple[int, int]] = []

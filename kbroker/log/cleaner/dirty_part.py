@@ -34,7 +34,10 @@ def read_dirty_part(job: CleaningJob, reader: SegmentReader) -> OffsetMap:
 
 
 class _DirtyPart:
-    """The segments from the first dirty segment on. A place is the number of bytes from their beginning."""
+    """The segments from the first dirty segment on.
+
+    A place is the number of bytes from the beginning of these segments.
+    """
 
     def __init__(self, job: CleaningJob, reader: SegmentReader, *, use_index: bool) -> None:
         self._job = job

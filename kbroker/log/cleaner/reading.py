@@ -61,7 +61,7 @@ class SegmentReader:
     def backward(self, base: int, size: int, *, use_index: bool) -> Generator[CheckedBatch, None, None]:
         """Yield the result of `forward` from the last batch to the first; raise Malformed, OSError.
 
-        The beginnings of batches can be found only by reading from the beginning. With `use_index` most of them are
+        The beginnings of batches can be found only by reading from the beginning. With `use_index` most beginnings are
         read from the segment's index; a wrong index can then cause Malformed for an intact log. Where the index has no
         entries, the headers are read.
         """

@@ -50,8 +50,8 @@ def _holder(found: os.stat_result) -> int | None:
     """Return the process that owns a lock on a file, if the system reports it (Linux: /proc/locks).
 
     A line is "1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF", with device numbers in hex. The record lock of an open
-    file shows no process (-1), and a lock from another pid namespace also shows none (0). A waiting lock has "->" after
-    the number.
+    file shows no process (-1), and a lock from another pid namespace shows no process either (0). A waiting lock has
+    "->" after the number.
     """
     wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:

@@ -87,7 +87,7 @@ class LogDirectory:
         files: OpenFiles | None = None,
         in_cluster: bool = False,
     ) -> None:
-        """Initialize. A caller that passes a `cleaner_pool` must also tick and close it.
+        """Initialize. A caller that passes a `cleaner_pool` must also tick and close the pool.
 
         `files` limits the open files of all directories that share it. If `in_cluster`, a full disk is a failure like
         any other (disk_errors.py).

@@ -76,7 +76,7 @@ async def rebuild_in_pieces(
 
 
 async def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> None:
-    """Add each producer's earlier batches to a snapshot at `end`, which contains only the last batch of each.
+    """Add each producer's earlier batches to a snapshot at `end`, which contains only the last batch of each producer.
 
     Therefore a producer may still retry any of its last batches after a restart, if they are in the last megabyte
     before `end`.

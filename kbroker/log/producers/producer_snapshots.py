@@ -96,7 +96,7 @@ def write_snapshot(path: str, entries: Collection[ProducerEntry], *, sync: bool)
 
 
 class Snapshots:
-    """The snapshot files of one partition; the key of each is the offset up to which it is valid."""
+    """The snapshot files of one partition; the key of a file is the offset up to which the snapshot is valid."""
 
     __slots__ = ("_directory", "_outlived", "offsets", "unsynced")
 
@@ -131,8 +131,8 @@ class Snapshots:
     async def take_in_pieces(self, taking: SnapshotTaking, is_wanted: Callable[[], bool]) -> bool:
         """Write a snapshot in pieces; return whether it was completed. Raise OSError.
 
-        The snapshot is abandoned when `is_wanted` returns False. Neither this nor a crash loses data: the next start
-        only has to read more of the log, from an older snapshot on.
+        The snapshot is abandoned when `is_wanted` returns False. Neither an abandoned snapshot nor a crash loses data:
+        the next start only has to read more of the log, from an older snapshot on.
         """
         path, offset = self._path(taking.offset), taking.offset
         temporary = path + ".tmp"

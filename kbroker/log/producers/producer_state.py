@@ -171,8 +171,8 @@ _AT_ONCE: Final = 1000
 MAX_VERIFICATIONS: Final = 1000
 """The maximum number of guards that a partition keeps.
 
-Nearly all guards are used or removed immediately. If there are more guards than this, the oldest is removed, since a
-client may send any number of ids.
+Nearly all guards are used or removed immediately. If there are more guards than this, the oldest guard is removed,
+since a client may send any number of ids.
 """
 
 
@@ -413,7 +413,10 @@ class ProducerState:
             self._find_unstable()
 
     async def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove producers without an open transaction that sent no batch for `expiration_ms`; return their number."""
+        """Remove producers without an open transaction that sent no batch for `expiration_ms`.
+
+        Return the number of removed producers.
+        """
         known = list(self.entries.values())
         latest = now_ms - expiration_ms
         count = 0

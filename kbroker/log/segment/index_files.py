@@ -128,7 +128,10 @@ class _IndexFile:
         self._odd = False
 
     def keep(self, count: int) -> None:
-        """Remove all entries after the first `count`, also in the file: they might later be mistaken for valid ones."""
+        """Remove all entries after the first `count`, also in the file.
+
+        They might later be mistaken for valid entries.
+        """
         if count < self.count:
             assert self._map is not None
             begin, end = count * self.entry.size, self.count * self.entry.size

@@ -155,9 +155,9 @@ class Segment:
     def append(self, buffers: tuple[bytes | memoryview, ...], size: int, last_offset: int, timestamp: int) -> None:
         """Append one batch of `size` bytes that ends with `last_offset`; an OSError leaves the segment unchanged.
 
-        This write blocks the event loop: for 0.2 s with 52 MB on a slow disk. `max.message.bytes` limits its size.
-        `timestamp` is the batch's largest timestamp. If a partial write cannot be removed, the error has `unrepaired`
-        set, and no batch may be appended any more.
+        This write blocks the event loop: for 0.2 s with 52 MB on a slow disk. `max.message.bytes` limits the batch's
+        size. `timestamp` is the batch's largest timestamp. If a partial write cannot be removed, the error has
+        `unrepaired` set, and no batch may be appended any more.
         """
         fd = (self._handle or self.handle).fd
         position = self.size
@@ -456,7 +456,7 @@ class Segment:
         if not again:
             with contextlib.suppress(OSError):
                 self._inode = os.stat(self.path()).st_ino
-        self.deleted = True  # this is set first, because a reader on another thread checks it when its file has changed
+        self.deleted = True  # set this first: a reader on another thread checks `deleted` when its file has changed
         renamed: list[str] = []
         for suffix in suffixes:
             path = self.path(suffix)
