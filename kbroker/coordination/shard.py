@@ -88,10 +88,10 @@ class Encoded(Protocol):
 class Outcome:
     """The decision of a shard.
 
-    `refused` is the error if the records could not be built; it counts as a failed append. Without `atomic`, a long
-    list of records may be spread over several batches. `encoded` replaces a long list; `apply(offset, producer_id)`
-    then has the same effect on the shard as the replay of the records from `offset` on. `producer` assigns the records
-    to a transaction. `marker` ends a transaction, and replaces records.
+    `refused` is the error if the records could not be built; the decision then counts as a failed append. Without
+    `atomic`, a long list of records may be spread over several batches. `encoded` replaces a long list; `apply(offset,
+    producer_id)` then has the same effect on the shard as the replay of the records from `offset` on. `producer`
+    assigns the records to a transaction. `marker` ends a transaction, and replaces records.
     """
 
     reply: Any = None

@@ -227,7 +227,10 @@ class Fetch:
         return any(partition is not None for _, _, partition in self.items)
 
     def waiters_of(self, partition: Partition) -> dict[Waiter, None]:
-        """Return the partition's waiters for more data. Consumers wait for committed records, followers for all."""
+        """Return the partition's waiters for more data.
+
+        Consumers wait for committed records, followers for all records.
+        """
         return partition.waiters if self._replica == _CONSUMER else partition.end_waiters
 
     def read(

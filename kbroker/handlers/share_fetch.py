@@ -1,4 +1,4 @@
-"""ShareFetch (key 78), versions 1-2: acquire records for a member of a share group, and acknowledge earlier ones.
+"""ShareFetch (key 78), versions 1-2: acquire records for a member of a share group, and acknowledge earlier records.
 
 Owns the request's session, the order of its checks, and the answer (KafkaApis.handleShareFetchRequest, KIP-932).
 Acknowledgements (share_acknowledgements.py) take effect before records are acquired. share_fetch_attempt.py reads and

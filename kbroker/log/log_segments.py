@@ -3,7 +3,7 @@
 Owns the list of segments, the choice of the active segment, and whether the directory has changed since its last sync.
 Also owns the choice of the segments that exceed a size or an age. Owns the files of deleted segments until a caller
 removes them on a thread that may wait for the disk. Never rolls, deletes or replaces a segment by itself, and never
-reads batches. A log may have many thousands of segments, so each is opened only when it is needed.
+reads batches. A log may have many thousands of segments, so each segment is opened only when it is needed.
 """
 
 from __future__ import annotations

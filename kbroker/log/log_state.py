@@ -112,7 +112,10 @@ class LogHost:
     It does the work in pieces, and an append must not wait for this work.
     """
     on_holes: Callable[[], None] = lambda: None
-    """A function that is called before a follower's append makes a log's first known hole. It may raise OSError."""
+    """A function that is called before a follower's append makes a log's first known hole.
+
+    The function may raise OSError.
+    """
     progress: Callable[[int], None] | None = None
     """A function that is called with the number of bytes that recovery has read."""
 

@@ -81,7 +81,8 @@ class PartitionLog(LogState):
         """Append one batch at the next offsets; if it raises AppendError, nothing has changed.
 
         If the buffer is writable, the base offset and the leader epoch are written to it. `transaction_version` applies
-        to the markers that end a transaction, `guard` (producer_state.py) to the batches that open one.
+        to the markers that end a transaction; `guard` (producer_state.py) applies to the batches that open a
+        transaction.
 
         If the check of the records takes too long for one step, and the caller is not `patient`, this raises
         TakesLonger with the remaining work. The caller does that work and calls again with the result as `opened`,
@@ -316,7 +317,7 @@ class PartitionLog(LogState):
         return LogExtent(self.log_start_offset, self.log_end_offset, self.leader_epochs.latest, self.may_have_holes)
 
     def read(self, fetch_offset: int, max_bytes: int, upper_bound: int, *, min_one: bool) -> LogSlice:
-        """Return the batches from the one with `fetch_offset` up to the last one that ends before `upper_bound`.
+        """Return the batches from the batch with `fetch_offset` up to the last batch that ends before `upper_bound`.
 
         The result has at most `max_bytes`, and its last batch may be cut off. With `min_one` the result always contains
         the first batch. Without `min_one` it is empty if the first batch is larger. Raise ApiError:

@@ -4,7 +4,8 @@ Owns the sum, the queue of connections that wait for memory, and the choice of c
 freed. Never reads or sends.
 
 `queued.max.request.bytes` is the limit. If it is -1, Kafka's default, the limit is DEFAULT_LIMIT. A limit is needed
-because clients must not use up a broker's memory; it also covers responses. Small requests in progress are not counted.
+because clients must not use up a broker's memory. The limit also covers responses. Small requests in progress are not
+counted.
 """
 
 from __future__ import annotations

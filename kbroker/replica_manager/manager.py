@@ -1,10 +1,10 @@
 """The replicas of one broker in a cluster (Apache Kafka: ReplicaManager).
 
-Owns the changes of partitions on the controller's requests: they become leader or follower, or stop. Also owns the
-newest known controller epoch, and the periodic check for lagging followers. replicated_partition.py contains a
-partition's behaviour, and fetchers.py the copying. Never decides about leadership, and never parses a request's bytes.
-The table of hosted partitions is `Replicas`, as on a single node. In a cluster a broker hosts a partition only after a
-request from the controller, never because of the cluster's state alone.
+Owns the changes of partitions that the controller requests: to lead, to follow or to stop. Also owns the newest known
+controller epoch, and the periodic check for lagging followers. replicated_partition.py contains a partition's
+behaviour, and fetchers.py the copying. Never decides about leadership, and never parses a request's bytes. The table of
+hosted partitions is `Replicas`, as on a single node. In a cluster a broker hosts a partition only after a request from
+the controller, never because of the cluster's state alone.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each channel sends one request at a time, and retries it until the broker answers. Owns a queue and a task for each live
 broker. If a request gets no response, its channel sends it again after 100 ms, as long as the broker is registered
-under the channel's epoch. If a broker receives a request twice, the second one has no further effect. Never chooses the
-requests, and never interprets responses: it passes them on. (ControllerChannelManager.)
+under the channel's epoch. If a broker receives a request twice, the second request has no further effect. Never chooses
+the requests, and never interprets responses: it passes them on. (ControllerChannelManager.)
 """
 
 from __future__ import annotations

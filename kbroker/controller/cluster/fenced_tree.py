@@ -4,7 +4,7 @@ Owns the time for which a request is retried (while the session is live), and th
 write (KIP-237). Never interprets the written data, except the epoch.
 
 A write may succeed although its response is lost. A writer that retries then finds the node changed, and has to check
-whether its own first attempt changed it.
+whether its own first attempt changed the node.
 """
 
 from __future__ import annotations

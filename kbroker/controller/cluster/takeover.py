@@ -48,8 +48,8 @@ async def take_over(term: Term) -> None:
 async def _elect_and_notify(term: Term, partitions: list[Partition]) -> None:
     """Remove offline replicas; then send the leaderships to all other replicas, once.
 
-    Apache Kafka sends the leaderships before and after each step. It increments the leader epoch of a partition twice
-    if the partition has no live leader.
+    Apache Kafka sends the leaderships before and after each step. Kafka also increments the leader epoch of a partition
+    twice if the partition has no live leader.
     """
     context = term.context
     batch = term.batch()

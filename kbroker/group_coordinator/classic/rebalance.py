@@ -115,7 +115,10 @@ class Rebalances:
             self.complete_join_if_all_here(group, out, now_ms)
 
     def prepare(self, group: ClassicGroup, reason: str, out: Outcome, now_ms: int) -> None:
-        """Start a rebalance: members that wait for an assignment must join again; heartbeats notify all others."""
+        """Start a rebalance.
+
+        Members that wait for an assignment must join again; heartbeats notify the other members.
+        """
         if group.state is COMPLETING:
             self.cancel_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, out)
         group.pending_syncs.clear()

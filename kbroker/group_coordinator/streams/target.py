@@ -4,7 +4,7 @@ Owns Kafka's rules (maybeUpdateStreamsTargetAssignment, TargetAssignmentBuilder)
 more members (group.streams.initial.rebalance.delay.ms); later targets are computed at most once per assignment
 interval.
 
-The key of the timer is ("streams delay", group). It computes the first target when it is due.
+The key of the timer is ("streams delay", group). The timer computes the first target when the target is due.
 """
 
 from __future__ import annotations

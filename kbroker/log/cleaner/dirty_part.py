@@ -59,8 +59,8 @@ class _DirtyPart:
         A round has to clean the beginning of the dirty part, but reading backwards fills the table with the end first.
         A table that became full is therefore discarded. It only shows the number of bytes of the log that fit into a
         table. The next attempt covers about that many bytes of the beginning, and at least a quarter less than the last
-        attempt. If the beginning contains fewer keys, a few further attempts cover more of it. If keys are evenly
-        spread, one or two attempts are enough.
+        attempt. If the beginning contains fewer keys, a few further attempts cover more of the beginning. If keys are
+        evenly spread, one or two attempts are enough.
         """
         offsets, full_at = self._fill(self._size)
         if full_at is None:

@@ -54,8 +54,9 @@ class Checkpointed(NamedTuple):
 class Checkpointer:
     """Writes the checkpoints of the logs in `logs`; intervals in ms.
 
-    `cleaned` is the fourth checkpoint, which belongs to the cleaner. It may also name a deleted partition. `report` is
-    called with the error of a failed write. No checkpoint is written while `in_use` returns False.
+    `cleaned` is the fourth checkpoint, which belongs to the cleaner. The fourth checkpoint may also name a deleted
+    partition. `report` is called with the error of a failed write. No checkpoint is written while `in_use` returns
+    False.
     """
 
     __slots__ = (

@@ -39,7 +39,10 @@ def in_use(directory: str) -> LogDirError:
 
 
 def _lock_records(fd: int) -> None:
-    """Lock the open file, if possible: a lock of the process would end whenever the process closes the file."""
+    """Lock the file, if possible by a lock of the open file.
+
+    A lock of the process would end whenever the process closes the file.
+    """
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     else:
