@@ -364,7 +364,7 @@ class Runtime(Generic[S]):
         query: Callable[[S, int], Coroutine[Any, Any, R]],
         on_error: Callable[[ErrorCode, str | None], R],
     ) -> R | Awaitable[R]:
-        """Run a long query like `read`. Its result may or may not include decisions that are made meanwhile."""
+        """Run a long query like `read`. The result may or may not include decisions that are made meanwhile."""
         try:
             state = self._active(partition)
             reply = await query(state.shard, self._clock.now_ms())

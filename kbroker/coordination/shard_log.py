@@ -63,7 +63,7 @@ class ShardLog:
             code, reached = self._append_batch(partition, epoch, shard, outcome, batch, now_ms)
             end = max(end, reached)
             if code in _TOO_LARGE:
-                # The topic may have any size limit. One record that is too large must not stop the others.
+                # The topic may have any size limit. One record that is too large must not stop the other records.
                 half = len(batch) // 2
                 if half:
                     batches.extendleft((batch[half:], batch[:half]))

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 Key = tuple[int, Any]
 RETRY_MS, RETRY_MAX_MS = 500, 60_000
-"""The pause before a failed key expires again: the first and the maximum, in ms (CoordinatorTimerImpl: 500 ms).
+"""The first and the maximum pause before a failed key expires again, in ms (CoordinatorTimerImpl: 500 ms).
 
 The pause is doubled after each failure.
 """

@@ -432,7 +432,7 @@ class PartitionLog(LogState):
     async def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention by start offset, size and time, in pieces; return the number of deleted segments.
 
-        No segment with records that consumers cannot read yet is deleted.
+        Segments with records that consumers cannot read yet are kept.
         """
         deleted = await self.delete_below_start(now_ms)
         readable_end = await self.readable_end(now_ms)
@@ -530,8 +530,8 @@ class PartitionLog(LogState):
             self.segments.deleted_files.add_garbage(snapshots)
         is_uncovered = self.producers.entries and self._snapshots.newest_offset < self.segments.bases[0]
         if is_uncovered and self.producers.taking is None:
-            # The snapshot of an earlier roll has failed, and now the log also does not contain the producers of that
-            # snapshot.
+            # The snapshot of an earlier roll has failed, and the log does not contain that snapshot's producers any
+            # more.
             self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(self.log_end_offset)))
         return len(removed)
 

@@ -64,7 +64,7 @@ class Run(NamedTuple):
         return chain.from_iterable(_picker(0, self.stride, 0).iter_unpack(memoryview(data)[self.position : self.end]))
 
     def nulls(self, data: bytes) -> bytes | None:
-        """Return 1 for each record with a null value and 0 for the others; None if no value is null."""
+        """Return 1 for each record with a null value and 0 for each other record; None if no value is null."""
         column = data[self.position + self.key_at + max(self.key_size, 0) : self.end : self.stride]
         nulls = column.translate(_NULL)
         return nulls if 1 in nulls else None
@@ -243,7 +243,7 @@ class _Shape:
             self._ascii.append(columns[-1])
 
     def fits(self, data: bytes) -> bool:
-        """Whether `data`, of the same size and number of records, has the same runs."""
+        """Whether `data` has the same runs as this batch. Both have the same size and number of records."""
         # Loops instead of all(): most batches are small, and a generator takes more time than its check.
         for column, content in self._equal:
             if data[column] != content:

@@ -60,7 +60,7 @@ class Opening(NamedTuple):
     again: partial[Coroutine[Any, Any, Opened]]
     """A function that starts the complete work again."""
     check: RecordCheck | None = None
-    """The check of the opened batch, if required. It may wait, so the batch must not be in a reused buffer."""
+    """The check of the opened batch, if required. The check may wait, so the batch must not be in a reused buffer."""
 
     def on(self, records: memoryview) -> Opening:
         """Stop the work of this opening, and return a new opening of a copy of the bytes, whose work has not begun."""

@@ -45,7 +45,7 @@ _ENDINGS: Final = {
 """The suffixes that a metric's name may have on the page. No other metric may have such a name (OpenMetrics)."""
 _OWN_LABELS: Final = "client_instance_id", "client_id", "client_software_name"
 _RESERVED_LABELS: Final = re.compile(rf"(?:exported_)*(?:le|{'|'.join(_OWN_LABELS)})")
-"""Label names that a client's own attributes must not have. They include the new names of renamed attributes."""
+"""Label names that a client's own attributes must not have. The names include the new names of renamed attributes."""
 
 
 @dataclass(slots=True)

@@ -129,7 +129,7 @@ class Connection:
         self._owner = owner
         self._loop = loop
         self.run: Run = owner.dispatcher.entrance
-        """Runs a frame. This is the dispatcher, or a SASL gate until the client has authenticated."""
+        """The function that runs a frame: the dispatcher's or, until the client has authenticated, the SASL gate's."""
         self._turns = owner.turns
         self._times = owner.times
         self._memory = owner.memory
@@ -370,7 +370,10 @@ class Connection:
     # --- requests
 
     def _consume(self, data: memoryview, deadline: float, *, shared: bool) -> None:
-        """Run complete frames in `data` until `deadline`; keep the rest. If `shared`, others use the buffer, too."""
+        """Run complete frames in `data` until `deadline`; keep the rest.
+
+        If `shared`, other connections use the buffer, too.
+        """
         frames = self._frames
         run, context, out, spill = self.run, self._context, self._out, self._spill
         times = self._times

@@ -23,7 +23,7 @@ NO_DESCRIPTOR = "descriptors are needed for logs (ulimit -n)"
 
 
 def last_descriptor() -> int:
-    """Return the lowest descriptor that connections must not use. It and all higher descriptors have other uses."""
+    """Return the lowest descriptor that connections must not use. This and all higher descriptors have other uses."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_RESERVED
 
 

@@ -211,7 +211,7 @@ def quotas_in(by_kind: Mapping[str, Configs]) -> Quotas:
 
 
 def changed(quotas: Quotas, kind: str, name: str, configs: Mapping[str, str]) -> Quotas:
-    """Return the quotas after a change of configs. The object is the same if no limit has changed."""
+    """Return the quotas after a change of configs. If no limit has changed, return the same object."""
     entity = entity_at(kind, name)
     if entity is None:
         return quotas
@@ -227,7 +227,7 @@ _TEXTS: Final = {EXACT: "MATCH_TYPE_EXACT", OF_DEFAULT: "MATCH_TYPE_DEFAULT", AN
 
 
 class QuotaFilter:
-    """The components of a request. Each has a type of entity, a kind of match and a name. Raises ApiError."""
+    """The components of a request. Each component has a type of entity, a kind of match and a name. Raises ApiError."""
 
     def __init__(self, components: Iterable[tuple[str, int, str | None]], *, strict: bool) -> None:
         """Create the filter. With `strict`, only entities without other types match."""

@@ -94,7 +94,7 @@ class Waits:
             self._dead = 0
 
     def finish(self, reached: int, code: Callable[[int], ErrorCode]) -> None:
-        """Finish all waits for offsets up to `reached`; the outcome of each is `code(offset)`."""
+        """Finish all waits for offsets up to `reached`; the outcome of each wait is `code(offset)`."""
         while self._heap and self._heap[0][0] <= reached:
             offset, _, wait = heappop(self._heap)
             self._finish(wait, code(offset))

@@ -150,7 +150,10 @@ class Runs:
     # -- owners
 
     def owner_of(self, member: str) -> Owner:
-        """Return a member as an owner. It must get a run immediately: owners without runs may be forgotten."""
+        """Return a member as an owner.
+
+        The owner must get a run immediately, because owners without runs may be forgotten.
+        """
         owner = self._owners.get(member)
         if owner is None:
             if len(self._owners) >= _FEW_OWNERS:

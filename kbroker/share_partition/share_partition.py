@@ -263,7 +263,7 @@ def _end_of_batch(read: Sequence[Span], offset: int) -> int:
 
 
 def _divided(read: Sequence[Span], first: int, last: int, size: int) -> Iterator[Span]:
-    """Divide new records into batches of at least `size`. Each ends where a batch of the log ends."""
+    """Divide new records into batches of at least `size`. Each batch ends where a batch of the log ends."""
     begin = first
     for span in read:
         base = span.first_offset

@@ -144,7 +144,7 @@ class ProducerEntry:
     """The number of the last snapshot in pieces that already contains this producer."""
 
     def copy(self) -> ProducerEntry:
-        """Return a copy for a snapshot, which no longer changes."""
+        """Return a copy for a snapshot. The copy no longer changes."""
         return replace(self, batches=self.batches[-1:])
 
     @property
