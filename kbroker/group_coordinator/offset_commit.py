@@ -31,7 +31,7 @@ Check = Callable[[str, bytes, int], None]
 
 
 class OffsetCommits:
-    """Commits to the groups of a shard."""
+    """Commits to the groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups, offsets: Offsets, topics: Topics, config: GroupConfig) -> None:
         self._groups = groups

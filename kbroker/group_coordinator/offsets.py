@@ -41,7 +41,7 @@ _NOT_DELETED = -1, ZERO_UUID
 
 
 class Offsets:
-    """The offsets of all groups of a shard."""
+    """The offsets of all groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
@@ -114,7 +114,7 @@ class Offsets:
 
     @property
     def newest(self) -> int:
-        """The offset of the last record of this shard with a commit; -1 if there is none."""
+        """The offset of this shard's last record with a commit; -1 if there is none."""
         return self._newest
 
     def groups(self) -> list[str]:

@@ -90,7 +90,7 @@ def combined(known: Batches, new: Sequence[StateBatch], start_offset: int) -> Ba
         return kept
     low = min(each.first_offset for each in added)
     high = max(each.last_offset for each in added)
-    # A new batch may be merged with a batch that ends just before it, so the neighbours belong to the swept part.
+    # A new batch may be merged with a batch that ends just before it, so the neighbours are also merged anew.
     begin = max(kept.before(low) - 1, 0)
     end = kept.beginning_by(high) + 1
     touched = in_order([*kept[begin:end], *added])

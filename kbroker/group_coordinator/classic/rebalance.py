@@ -38,7 +38,10 @@ def named(member_ids: Sequence[str]) -> str:
 def persist(
     out: Outcome, make: Callable[[], CoordinatorRecord], after: Callable[[ErrorCode, int], Outcome] | None = None
 ) -> None:
-    """Write the record of a change that the group has already made. `after` runs after the write, even a failed one."""
+    """Write the record of a change that the group has already made.
+
+    `after` runs after the write, even after a failed write.
+    """
     out.replay = False
     out.after = after
     try:
@@ -175,7 +178,7 @@ class Rebalances:
         out.timers.append(Schedule(("sync", group.group_id), group.rebalance_timeout_ms()))
 
     def _warn_if_failed(self, group: ClassicGroup) -> Callable[[ErrorCode, int], Outcome]:
-        """Return an `after` that warns if an empty generation was not written.
+        """Return a function for `Outcome.after`, which warns if an empty generation was not written.
 
         A later load would find the old members.
         """

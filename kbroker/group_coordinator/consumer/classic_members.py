@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class ClassicMembers:
-    """Classic requests to the consumer groups of a shard."""
+    """Classic requests to the consumer groups of a shard (shard.py)."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ _RETRY_MS = 500
 
 
 class MemberRemoval:
-    """Removes members of a shard's groups."""
+    """Removes members of the groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups, migration: Migration, topics: Topics) -> None:
         self._groups = groups

@@ -37,7 +37,7 @@ _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 class Migration:
-    """Conversions of the groups of a shard."""
+    """Conversions of the groups of a shard (shard.py)."""
 
     def __init__(
         self,

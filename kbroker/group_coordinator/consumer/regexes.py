@@ -133,7 +133,7 @@ class _Job:
 
 
 class Regexes:
-    """The patterns of all groups of a shard. `seconds` is a stopwatch for the slices of work."""
+    """The patterns of all groups of a shard (shard.py). `seconds` is a stopwatch for the slices of work."""
 
     def __init__(
         self,

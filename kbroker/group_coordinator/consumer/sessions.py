@@ -27,7 +27,7 @@ REASONS = {
 
 
 class Sessions:
-    """The timers of a shard's groups."""
+    """The timers of the groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups, settings: Settings) -> None:
         self._groups = groups

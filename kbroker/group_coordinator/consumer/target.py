@@ -30,7 +30,7 @@ _REFRESH_INTERVAL_MS = 2**31 - 1
 
 
 class Targets:
-    """Epochs and targets of a shard's groups."""
+    """Epochs and targets of the groups of a shard (shard.py)."""
 
     def __init__(self, regexes: Regexes, sessions: Sessions, topics: Topics, settings: Settings) -> None:
         self._regexes = regexes

@@ -1,4 +1,4 @@
-"""The groups of a shard, of all protocols, in one table by id.
+"""The groups of a shard (shard.py), of all protocols, in one table by id.
 
 Owns the group of each id, and the list of members that have left. Other modules decide about a group's change of
 protocol.

@@ -66,7 +66,7 @@ def _invalid(text: str) -> ApiError:
 
 
 class ShareHeartbeats:
-    """Heartbeats to the share groups of a shard."""
+    """Heartbeats to the share groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups, state: StateOfGroups, topics: Topics, settings: Settings) -> None:
         self._groups = groups

@@ -56,7 +56,7 @@ class Sender(NamedTuple):
 
 
 class StreamsHeartbeats:
-    """Heartbeats to the streams groups of a shard."""
+    """Heartbeats to the streams groups of a shard (shard.py)."""
 
     def __init__(
         self, members: StreamsMembers, targets: StreamsTargets, topics: Topics, settings: StreamsSettings

@@ -33,7 +33,7 @@ _RETRY_MS = 500
 
 
 class StreamsMembers:
-    """The members of a shard's streams groups."""
+    """The members of the streams groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups, migration: Migration, settings: StreamsSettings) -> None:
         self._groups = groups

@@ -28,7 +28,7 @@ _DELAY = "streams delay"
 
 
 class StreamsTargets:
-    """The targets of a shard's streams groups."""
+    """The targets of the streams groups of a shard (shard.py)."""
 
     def __init__(self, settings: StreamsSettings) -> None:
         self._settings = settings
