@@ -182,7 +182,7 @@ def _is_fresh(topic: TopicState, controller: Controller) -> bool:
 
 
 def first_unused_producer_id(directory: str) -> int:
-    """Return an id that is higher than all producer ids in use in `directory` of Apache Kafka. Raises OSError."""
+    """Return an id that is higher than all producer ids in use in a `directory` of Apache Kafka. Raises OSError."""
     least = 0
     for path, (topic, _) in partitions_of(directory).items():
         if topic == _KRAFT:

@@ -177,7 +177,8 @@ class Runtime(Generic[S]):
     def replayed(self, partition: int) -> tuple[S, int] | None:
         """Return an active shard that has replayed its complete log, and the log's end offset. May run in any thread.
 
-        Also return None while a decision waits for the high watermark, even if the client of that decision is gone.
+        Return None if there is no such shard, and while a decision waits for the high watermark, even if the client of
+        that decision is gone.
         """
         state = self._partitions.get(partition)
         try:

@@ -118,7 +118,7 @@ class Services:
     record_checks: TopicConfigs | None = None
     """Decides which configs of topics can have an effect; None if all configs can."""
     on_levels_changed: Callable[[], None] = lambda: None
-    """Called after a change of a logger's level."""
+    """A function that is called after a change of a logger's level."""
 
     def time_left(self, timeout_ms: int, began_ms: float) -> int:
         """Return the remaining time of a request's timeout in ms, which may be negative.

@@ -161,7 +161,7 @@ class Segments:
         return self.bases[index + 1] if index + 1 < len(self.bases) else log_end
 
     def end_position(self, index: int, upper_bound: int) -> int:
-        """Return the position of the first batch in a segment's file that reaches `upper_bound`, or the file's end."""
+        """Return the position in a segment's file of the first batch that reaches `upper_bound`, or the file's end."""
         segment = self.items[index]
         if index + 1 < len(self.bases) and self.bases[index + 1] <= upper_bound:
             return segment.size

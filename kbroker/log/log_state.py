@@ -52,7 +52,8 @@ class FlushTask:
     The task contains names, and the one open file that is being written. The owner of the log passes the result to the
     log. There may be thousands of files, so they are opened one after the other. A missing file needs no flush: its
     segment was deleted, or compacted into another segment that is on disk, or the log was truncated, which makes the
-    task invalid. The kernel reports a failed write that has not been reported yet to the next opener of the file.
+    task invalid. If a failed write has not been reported yet, the kernel reports the failure to the next opener of the
+    file.
     """
 
     active: FileHandle

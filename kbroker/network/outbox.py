@@ -33,7 +33,7 @@ from kbroker.network.turns import SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
 
 ASKED_FOR = 0.000_05
-"""The seconds for which a full socket is retried."""
+"""The time in seconds for which a full socket is retried."""
 ENOUGH_BYTES = 16 * 1024
 """A socket that accepts fewer bytes than this counts as still full, if more bytes are left."""
 MOST_PASSED_OVER = 63

@@ -23,13 +23,13 @@ from typing import Protocol
 TURN = 0.002
 """The time in seconds for waiting work in one turn. The same time is added for new work."""
 SLICE = 0.0005
-"""The maximum time in seconds for one connection at a time."""
+"""The maximum time in seconds for which one connection works before another connection has its turn."""
 LONG = 0.000_15
 """The time in seconds above which a piece of work counts as long: about 10 small requests, or a batch of 100 kB."""
 ALONE = 0.005
 """A connection counts as alone if no other connection was served for this many seconds."""
 NOTED = 0.001
-"""The minimum used time in seconds for which a turn's end is scheduled."""
+"""The used time in seconds from which on a turn's end is scheduled."""
 
 now = time.perf_counter
 

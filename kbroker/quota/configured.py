@@ -233,7 +233,7 @@ class QuotaFilter:
         """Create the filter. With `strict`, only entities without other types match."""
         self._strict = strict
         self._wanted: dict[str, str | None] = {}
-        """By type: the name in the form of messages; None for any."""
+        """The name for each type, in the form of messages. None means any name."""
         self._defaults: set[str] = set()
         for kind, match_type, match in components:
             self._add(kind, match_type, match)

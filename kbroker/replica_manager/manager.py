@@ -130,7 +130,7 @@ class ReplicaManager:
         self._spawn(self._watch_followers)
 
     def close(self) -> None:
-        """Stop fetching and proposing. `Replicas` notifies callers that wait for a partition when it closes."""
+        """Stop fetching and proposing. When `Replicas` closes, it notifies callers that wait for a partition."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()

@@ -1,9 +1,9 @@
 """A share partition in use at the leader of its partition: its loading, its writes, its timers and its waiters.
 
 Owns the steps of a change (decide, write, confirm or undo), the order of writes, and the wait for the first load. Also
-owns the lock of a fetch while it reads. Also owns `wake`, the only function that lets waiting fetches try again. Its
-reasons are new records, released or ended locks, ended delays, records that are done, the end of another fetch, a load,
-the loss of leadership. Never decides about records (share_partition.py), never sends a request.
+owns the lock of a fetch while it reads. Also owns `wake`, the only function that lets waiting fetches try again. The
+fetches are woken by new records, released or ended locks, ended delays, records that are done, the end of another
+fetch, a load, and the loss of leadership. Never decides about records (share_partition.py), never sends a request.
 
 One write is in progress at a time. It contains all changes decided since the previous write began. Changes that are
 decided during a write are kept separate from the changes of this write. So a failed write undoes only its own changes,

@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _LEAST_PATIENCE_MS = 10_000
-"""The minimum in ms: ZooKeeper's shortest session timeout (twice its tick time) may exceed the requested timeout."""
+"""The minimum of `patience_ms`.
+
+ZooKeeper's shortest session timeout (twice its tick time) may exceed the requested timeout.
+"""
 
 
 def patience_ms(session_timeout_ms: int) -> int:

@@ -17,7 +17,7 @@ from typing import Protocol
 ANY_VERSION = -1
 
 Changed = Callable[[], None]
-"""Called once, when the read data has changed or may have changed unnoticed.
+"""A function that is called once, when the read data has changed or may have changed unnoticed.
 
 The caller should read again.
 """

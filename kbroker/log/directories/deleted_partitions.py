@@ -67,7 +67,7 @@ class Remover:
             self._last.result()
 
     def close(self) -> None:
-        """End the thread after the current file or directory. The next start removes the remaining ones."""
+        """End the thread after the current file or directory. The next start removes the remaining paths."""
         if self._pool is not None:
             self._closing.set()
             self._pool.shutdown(cancel_futures=True)

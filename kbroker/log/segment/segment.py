@@ -1,8 +1,8 @@
 """One segment of a partition: a log file, its indexes, and lookups in them.
 
 Owns `<base offset>.log` and, through their own modules, `.index`, `.timeindex` and `.txnindex`. When the log file
-changes, it also removes `.headers`, which views/header_indexes.py makes. Never checks a batch's content, and never
-decides when to roll, delete or truncate.
+changes, this module also removes `.headers`, which views/header_indexes.py makes. Never checks a batch's content, and
+never decides when to roll, delete or truncate.
 
 The log file is a plain sequence of batches as they were sent (see kbroker.protocol.records). Everything except
 appending to an open segment is done lazily: an idle segment uses no descriptor and no mapping, and open_files.py
