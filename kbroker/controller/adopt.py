@@ -5,7 +5,7 @@ touches a partition's files, and never guesses: if the input is uncertain, it ra
 
 The journal also records which producer ids are in use, so that the broker does not allocate them again. If the
 directory has Kafka's own metadata log, this log contains the next free id. Otherwise the largest producer id in the
-partitions counts. It may be in a producer snapshot, in the log after the snapshot, or in `__transaction_state`: a
+partitions counts. This id may be in a producer snapshot, in the log after the snapshot, or in `__transaction_state`: a
 producer with a transactional id may never have written a record. Unreadable files are skipped: the broker checks the
 producer ids again after recovery.
 

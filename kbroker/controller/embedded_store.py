@@ -8,16 +8,16 @@ Owns `__metadata.journal`, `__metadata.journal.next` and `__metadata.snapshot`. 
     snapshot   the same line, with one "load" entry: {path: [version, value]} (metadata_snapshot.py)
 
 A batch is durable (fsync) before `write` returns. After `sync_by_thread`, a batch is durable when the future of
-`stored` is done. The process uses the batch immediately, but answers the requester only when it is durable. A batch
-that is written while earlier batches are not on disk yet contains ["synced", size]. The size is the number of bytes of
-both journals together that were on disk.
+`stored` is done. The process uses the batch immediately, but answers the requester only when it is durable. If earlier
+batches are not on disk yet, a new batch contains ["synced", size]. The size is the number of bytes of both journals
+together that were on disk.
 
 A crash of the process may leave a part of the last line, without its newline. Such a line was never acknowledged, and
 the next start cuts it off. A power loss may also leave zeros in any line that was not on disk. JSON in ASCII has no
-zero byte. So a line with a zero byte is torn as well, unless a later line records that it was on disk. No torn line,
-and no line after a torn line, was acknowledged. Any other complete but invalid line was acknowledged, and is damaged
-now. The start then stops, because the removal of the line would silently lose topics. If the journal is torn, or
-shorter than the size in the next journal, data are missing before the next journal.
+zero byte. So a line with a zero byte is torn as well, if no later line records that it was on disk. No torn line, and
+no line after a torn line, was acknowledged. Any other complete but invalid line was acknowledged, and is damaged now.
+The start then stops, because the removal of the line would silently lose topics. If the journal is torn, or shorter
+than the size in the next journal, data are missing before the next journal.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH instead of ILLEGAL_GENERATION (KIP-131
 OffsetDelete (key 47), version 0.
 
 Behaviour: deletes positions of a group in topics that the group does not consume (GROUP_SUBSCRIBED_TO_TOPIC otherwise).
-For a group with members that is not a consumer group, the complete request fails with NON_EMPTY_GROUP (KIP-496).
+For a group that has members and is not a consumer group, the complete request fails with NON_EMPTY_GROUP (KIP-496).
 """
 
 from __future__ import annotations

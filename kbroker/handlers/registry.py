@@ -5,9 +5,9 @@ not advertised, and some APIs are advertised only while they are useful. Never c
 handlers.
 
 A handler is `def api(ctx, request) -> response`, run on the event loop. If a request may be long or its response may
-have to wait, the handler is a coroutine function, or returns an awaitable. It yields to the loop as long_work.py
-describes. `ctx.version` is the request's version; a handler uses it only if *behaviour* differs between versions. If a
-handler returns None, no response is sent (Produce with acks=0).
+have to wait, the handler is a coroutine function, or returns an awaitable. The handler yields to the loop as
+long_work.py describes. `ctx.version` is the request's version; a handler uses it only if *behaviour* differs between
+versions. If a handler returns None, no response is sent (Produce with acks=0).
 """
 
 from __future__ import annotations

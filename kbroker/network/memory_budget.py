@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 100 * 1024 * 1024
 PATIENCE = 10.0
-"""The time limit in seconds for the use of memory by one request. After it, the connection is closed if others wait."""
+"""The time limit in seconds for the use of memory by one request.
+
+After this time, the connection is closed if others wait.
+"""
 _CHECK_SECONDS = 1.0
 
 

@@ -3,8 +3,8 @@
 Owns `Entity`, and its path in the configs of users, clients and addresses (Apache Kafka 3.9: /config/users/U/clients/C
 and similar). Owns the keys, the checks of their values with Kafka's messages, and the stored text of a value. Owns
 `Quotas`, which contains all limits of a cluster, and the filter of DescribeClientQuotas. `Quotas` changes only if a
-limit changes, not with other configs of users (credentials). It records the last change, so that callers do not compare
-all limits. Never stores anything.
+limit changes, not with other configs of users (credentials). `Quotas` records the last change, so that callers do not
+compare all limits. Never stores anything.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _UNCHECKED: Final = -1
 _WHATEVER: Final = frozenset({-1, -2})
-"""Leader epochs of a StopReplica that count as the newest: the request has no epoch, or the topic is being deleted."""
+"""Leader epochs of a StopReplica that count as the newest epoch: no epoch, and the epoch for a deleted topic."""
 _DELETED_AT_ONCE: Final = 16
 
 Key = tuple[str, int]

@@ -5,11 +5,11 @@ owns the lock of a fetch while it reads. Also owns `wake`, the only function tha
 fetches are woken by new records, released or ended locks, ended delays, records that are done, the end of another
 fetch, a load, and the loss of leadership. Never decides about records (share_partition.py), never sends a request.
 
-One write is in progress at a time. It contains all changes decided since the previous write began. Changes that are
-decided during a write are kept separate from the changes of this write. So a failed write undoes only its own changes,
-and the result of a later write does not apply to these changes (KAFKA-19476). The writes continue if the client that
-requested a change is gone. After an error which proves that other brokers have written meanwhile, the state is dropped,
-and read again at its next use.
+One write is in progress at a time. A write contains all changes decided since the previous write began. Changes that
+are decided during a write are kept separate from the changes of this write. So a failed write undoes only its own
+changes, and the result of a later write does not apply to these changes (KAFKA-19476). The writes continue if the
+client that requested a change is gone. After an error which proves that other brokers have written meanwhile, the state
+is dropped, and read again at its next use.
 
 A record for the dead letter topic takes two writes: first it is archiving, then its dead letter is written, then it is
 archived. Dead letters are written one after the other, a limited number of records at a time. If the broker stops

@@ -1,8 +1,8 @@
 """Begins a term: reads and watches the cluster's znodes, sends all brokers the state, and continues started operations.
 
 Owns the order (KafkaController.onControllerFailover). The controller sends the list of live brokers first, because a
-broker follows a leader only if it knows that the leader is live. It sends the leaderships after all possible elections.
-Then it continues reassignments, deletions and requested elections.
+broker follows a leader only if it knows that the leader is live. The controller sends the leaderships after all
+possible elections. Then it continues reassignments, deletions and requested elections.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class MemberMetadata(TopicPlans):
         return name not in self._unsent
 
     def first_update(self, timeout_ms: float) -> Awaitable[bool] | None:
-        """Return a future of whether the controller has sent this broker the cluster's state before the timeout.
+        """Return a future: true when the controller has sent the cluster's state, or false after the timeout.
 
         Return None if the controller has already sent it.
         """

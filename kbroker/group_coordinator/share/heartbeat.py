@@ -5,7 +5,7 @@ the group, the member's changes, the group's epoch and target, and the member's 
 of the share partitions that first need a state. Every step adds records; the group changes when the records are
 replayed. Unlike consumers, members do not wait for each other: a member gets its complete target immediately.
 
-The key of the timer is ("share session", group, member). It runs until a heartbeat.
+The key of the timer is ("share session", group, member). The timer runs until a heartbeat.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ the offset of a snapshot. Never sends requests to a coordinator: the handlers do
 its state during a check: the caller checks first, then appends, then applies, so that a failed append has no effect.
 
 One guard (`Verification`) represents one transaction of one producer, from the request to the transaction coordinator
-until the append. It is removed when the transaction begins here, and when a marker is appended. So a batch that the
-coordinator has verified before the marker has no guard after the marker. Such a late batch cannot open a transaction
-that the coordinator does not know.
+until the append. The guard is removed when the transaction begins here, and when a marker is appended. So a batch that
+the coordinator has verified before the marker has no guard after the marker. Such a late batch cannot open a
+transaction that the coordinator does not know.
 """
 
 from __future__ import annotations
