@@ -247,7 +247,7 @@ class SharePartition(Transitions):
 
 
 def _add(parts: list[Acquired], more: Acquired) -> None:
-    """Add records to the records of the same batch; join neighbours with the same delivery count."""
+    """Add records to the acquired records of the same batch; join neighbours with the same delivery count."""
     if parts and parts[-1].last_offset + 1 == more.first_offset and parts[-1].delivery_count == more.delivery_count:
         parts[-1] = parts[-1]._replace(last_offset=more.last_offset)
     else:

@@ -82,7 +82,7 @@ def united(first: Used, second: Used) -> dict[bytes, UsedTopic]:
 
 
 def without(used: Used, removed: Mapping[bytes, Iterable[int]]) -> dict[bytes, UsedTopic]:
-    """Return the partitions that are not among the removed ones, without topics that have no partitions left."""
+    """Return partitions without the removed partitions. Topics that have no partitions left are omitted."""
     found = {}
     for topic_id, topic in used.items():
         left = topic.partitions.difference(removed.get(topic_id, ()))
