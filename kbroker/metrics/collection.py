@@ -60,7 +60,7 @@ async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
     values: Values = {}
     put(values, "kbroker_build_info", 1, {"version": _VERSION})
     await _partitions(node, values)
-    await _topics(node, values)  # after `_partitions`, which supplies some of the numbers
+    await _topics(node, values)  # after the partitions, which supply some of the numbers
     await _requests(node, values)
     await cluster(node, values)
     await logs(node.logs, node.clock.now_ms(), values)
