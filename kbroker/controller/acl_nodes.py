@@ -43,7 +43,7 @@ _PERMISSIONS: Final = {each.title.lower(): each for each in (Permission.ALLOW, P
 
 
 def acl_path(pattern: Pattern) -> str:
-    """Return the path of a pattern's ACLs; its name must not contain "/"."""
+    """Return the path of a pattern's ACLs. The pattern's name must not contain "/"."""
     return f"{ROOTS[pattern.pattern_type]}/{pattern.resource_type.title}/{pattern.name}"
 
 

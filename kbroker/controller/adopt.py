@@ -5,7 +5,7 @@ touches a partition's files, and never guesses: if the input is uncertain, it ra
 
 The journal also records which producer ids are in use, so that the broker does not allocate them again. If the
 directory has Kafka's own metadata log, this log contains the next free id. Otherwise the largest producer id in the
-partitions counts. It may be in a producer snapshot, in the log after the snapshot, or in `__transaction_state`: a
+partitions counts. This id may be in a producer snapshot, in the log after the snapshot, or in `__transaction_state`: a
 producer with a transactional id may never have written a record. Unreadable files are skipped: the broker checks the
 producer ids again after recovery.
 
@@ -79,7 +79,7 @@ def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[Topi
             strangers = configs.keys() - {topic.name for topic in fresh}
             if strangers:
                 raise AdoptError(f"configs are given for {min(strangers)}, which is not a topic to be adopted")
-            # If a later step fails, a second attempt begins here again. This only skips some unused ids.
+            # If a later step fails, a second attempt begins here again. The second attempt only skips some unused ids.
             controller.begin_features()
             controller.skip_producer_ids(first_unused_producer_id(directory))
             controller.put_topics(fresh)
@@ -182,7 +182,7 @@ def _is_fresh(topic: TopicState, controller: Controller) -> bool:
 
 
 def first_unused_producer_id(directory: str) -> int:
-    """Return an id that is higher than all producer ids in use in `directory` of Apache Kafka. Raises OSError."""
+    """Return an id that is higher than all producer ids in use in a `directory` of Apache Kafka. Raises OSError."""
     least = 0
     for path, (topic, _) in partitions_of(directory).items():
         if topic == _KRAFT:

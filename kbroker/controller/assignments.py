@@ -109,9 +109,9 @@ def place_replicas(
 ) -> list[tuple[int, ...]]:
     """Return the replicas of each of `partitions` in a cluster, the preferred leader first.
 
-    `racks` contains the brokers to choose from, at least `factor` of them. The first replicas rotate from `start`; the
-    others follow at a distance that begins with `shift` and grows with every round. As long as a rack has no replica of
-    a partition, no other rack gets a second replica. If any rack is unknown, racks are ignored.
+    `racks` contains the brokers to choose from, at least `factor` of them. The first replicas rotate from `start`. The
+    other replicas follow at a distance that begins with `shift` and grows with every round. As long as a rack has no
+    replica of a partition, no other rack gets a second replica. If any rack is unknown, racks are ignored.
     """
     known = {broker: rack for broker, rack in racks.items() if rack is not None}
     rack_of = known if len(known) == len(racks) else dict.fromkeys(racks, "")

@@ -55,9 +55,9 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def published(self) -> Awaitable[None] | None:
-        """Return a future that is done when all decisions so far are in effect, or None if they are.
+        """Return a future that is done when all decisions so far are in effect.
 
-        Raises OSError, or sets it on the future.
+        Return None if they already are in effect. Raises OSError, or sets it on the future.
         """
 
     # --- topics
@@ -138,9 +138,10 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def change_configs(self, kind: str, name: str, revise: Revise) -> Coroutine[Any, Any, None]:
-        """Replace the dynamic configs of an entity; its kind and name are as in ClusterState. Raises ApiError.
+        """Replace the dynamic configs of an entity; the entity's kind and name are as in ClusterState. Raises ApiError.
 
-        `revise` returns the new configs for the current configs, or raises ApiError. It may be called several times.
+        `revise` returns the new configs for the current configs, or raises ApiError. `revise` may be called several
+        times.
         """
 
     @abstractmethod

@@ -123,7 +123,7 @@ class Controller(PublishedState, TopicPlans):
     async def put_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = 0) -> dict[str, ApiError]:  # noqa: ARG002 - it is done at once
         """Store and publish new topics that were planned earlier, in pieces. Return the errors of refused topics.
 
-        Each plan is checked again, because another topic of its name may exist by now.
+        Each plan is checked again, because another topic of the same name may exist by now.
         """
         refused: dict[str, ApiError] = {}
         await self._put_some_at_a_time(self._still_new(plans, refused))
@@ -173,7 +173,7 @@ class Controller(PublishedState, TopicPlans):
     async def _put_some_at_a_time(self, topics: Iterator[tuple[TopicState, int]]) -> None:
         """Store and publish topics in pieces; each item is a topic and the number of its new partitions.
 
-        The iterator checks each topic when it yields it: no other task runs between this check and the write.
+        The iterator checks each topic when it yields the topic. No other task runs between this check and the write.
         """
         piece: list[TopicState] = []
         partitions = 0
@@ -196,7 +196,7 @@ class Controller(PublishedState, TopicPlans):
         return {}
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete existing topics, with their configs; their ids are kept until `forget_deleted`."""
+        """Delete existing topics, with their configs. The ids of the topics are kept until `forget_deleted`."""
         deleted = list(dict.fromkeys(names))
         if not deleted:
             return
@@ -272,7 +272,7 @@ class Controller(PublishedState, TopicPlans):
             self.set_configs(kind, name, configs)
 
     def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the dynamic configs of an entity; its kind and name are as in ClusterState."""
+        """Replace the dynamic configs of an entity; the entity's kind and name are as in ClusterState."""
         path = f"{CONFIG}/{kind}/{_segment(name) if name else DEFAULT_ENTITY}"
         changes: list[Change] = [Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)]
         plain = f"{CONFIG}/{kind}/{name}"
@@ -381,7 +381,7 @@ class Controller(PublishedState, TopicPlans):
 
 
 def _log_put(old: Mapping[str, TopicState], topics: Sequence[TopicState]) -> None:
-    """Log new and grown topics: if they are few, their names, otherwise their number."""
+    """Log the names of new and grown topics, or only the number of topics if there are many."""
     if len(topics) > LOGGED_BY_NAME:
         fresh = [topic.name for topic in topics if topic.name not in old]
         if fresh:

@@ -26,8 +26,9 @@ def elect_offline(
 ) -> LeaderAndIsr | None:
     """Elect a leader for an offline partition: the first online replica that is in sync.
 
-    With `unclean`, a replica that is not in sync may lead if no other can; the records that it lacks are lost. It is
-    then the only in-sync replica, and the partition is recovering until the new leader reports the end of recovery.
+    With `unclean`, a replica that is not in sync may lead if no other can; the records that it lacks are lost. This
+    replica is then the only in-sync replica, and the partition is recovering until the new leader reports the end of
+    recovery.
     """
     leader = _first(replicas, online, state.isr)
     if leader is not None:
@@ -70,7 +71,7 @@ def elect_for_shutdown(
 
 
 def without_replica(state: LeaderAndIsr, replica: int, controller_epoch: int) -> LeaderAndIsr | None:
-    """Remove a failed replica: it no longer leads, and is no longer in sync unless it is the last in-sync replica.
+    """Remove a failed replica from leadership, and from the in-sync replicas if others remain there.
 
     The last in-sync replica stays in the set, because only this replica can lead again without a loss of records.
     """

@@ -8,16 +8,16 @@ Owns `__metadata.journal`, `__metadata.journal.next` and `__metadata.snapshot`. 
     snapshot   the same line, with one "load" entry: {path: [version, value]} (metadata_snapshot.py)
 
 A batch is durable (fsync) before `write` returns. After `sync_by_thread`, a batch is durable when the future of
-`stored` is done. The process uses the batch immediately, but answers the requester only when it is durable. A batch
-that is written while earlier batches are not on disk yet contains ["synced", size]. The size is the number of bytes of
-both journals together that were on disk.
+`stored` is done. The process uses the batch immediately, but answers the requester only when it is durable. If earlier
+batches are not on disk yet, a new batch contains ["synced", size]. The size is the number of bytes of both journals
+together that were on disk.
 
 A crash of the process may leave a part of the last line, without its newline. Such a line was never acknowledged, and
 the next start cuts it off. A power loss may also leave zeros in any line that was not on disk. JSON in ASCII has no
-zero byte. So a line with a zero byte is torn as well, unless a later line records that it was on disk. No torn line,
-and no line after a torn line, was acknowledged. Any other complete but invalid line was acknowledged, and is damaged
-now. The start then stops, because the removal of the line would silently lose topics. If the journal is torn, or
-shorter than the size in the next journal, data are missing before the next journal.
+zero byte. So a line with a zero byte is torn as well, if no later line records that it was on disk. No torn line, and
+no line after a torn line, was acknowledged. Any other complete but invalid line was acknowledged, and is damaged now.
+The start then stops, because the removal of the line would silently lose topics. If the journal is torn, or shorter
+than the size in the next journal, data are missing before the next journal.
 """
 
 from __future__ import annotations
@@ -106,7 +106,10 @@ class EmbeddedStore:
             self._sync.settle()
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write `changes` to the journal and apply them. Raises VersionConflict, or OSError with nothing applied."""
+        """Write `changes` to the journal and apply them.
+
+        If this raises VersionConflict or OSError, nothing is applied.
+        """
         if self._sync is not None:
             self._sync.check()
         for change in changes:
@@ -323,7 +326,7 @@ class EmbeddedStore:
             if self._sync is None:
                 os.fsync(names)
             # Do this last. If a later step failed, the first journal would continue to grow, and the next journal would
-            # follow its middle.
+            # follow the middle of the first journal.
             size = _begin_behind(fd, self._size)
             if self._sync is not None:
                 self._sync.go_on_in(fd, partial(_sync_file_and_names, self._fd, names))
@@ -337,7 +340,10 @@ class EmbeddedStore:
 
 
 def _begin_behind(fd: int, size: int) -> int:
-    """Write the first line of a journal that follows one of `size` bytes; return the line's length. Raises OSError."""
+    """Write the first line of a journal that follows a journal of `size` bytes; return the line's length.
+
+    Raises OSError.
+    """
     line = _line([["follows", size]])
     if os.pwrite(fd, line, 0) != len(line):
         raise OSError("the metadata journal was written in part")
@@ -359,9 +365,9 @@ def _lines_of(path: str) -> list[bytes]:
 
 
 def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Return lines with their positions, and the position of their end.
+    """Return lines with their positions, and the position at which the last line ends.
 
-    The first line may contain its position; otherwise it is at `base`.
+    The first line may contain its own position. Otherwise the first line is at `base`.
     """
     first = parse_line(lines[0]) if lines else None
     if first and first[0][0] == "follows":
@@ -374,7 +380,10 @@ def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], i
 
 
 def _never_synced(torn: int, lines: list[tuple[int, bytes]]) -> bool:
-    """Whether no line after a torn line records that it was on disk. A journal's first line never records this."""
+    """Whether no line after a torn line records that the torn line was on disk.
+
+    A journal's first line never records this.
+    """
     for position, line in lines:
         entries = parse_line(line)
         if entries is None:

@@ -113,7 +113,7 @@ class Others(NamedTuple):
     supported: Mapping[int, Supported]
     """The supported features of registered brokers, by id."""
     missing: Collection[int] = ()
-    """Brokers whose features are unknown: they have replicas, but no registration or an unreadable one."""
+    """The brokers whose features are unknown, because they have replicas but no readable registration."""
 
 
 NO_OTHERS: Final = Others({})
@@ -126,9 +126,10 @@ def updated(
     supported: Supported = SUPPORTED,
     others: Others = NO_OTHERS,
 ) -> dict[str, int]:
-    """Return the levels after all updates. If an update is invalid, raise ApiError for the first one and apply none.
+    """Return the levels after all updates.
 
-    `supported` lists the features of the controller `node_id`.
+    If an update is invalid, apply no update, and raise ApiError for the first invalid update. `supported` lists the
+    features of the controller `node_id`.
     """
     result = dict(levels)
     for update in updates:
@@ -176,7 +177,7 @@ def _fault(current: int, update: FeatureUpdate, node_id: int, supported: Support
 
 
 def _fault_of_others(current: int, update: FeatureUpdate, others: Others) -> str | None:
-    """Return an error text that names another broker without support for this level; None if all support it."""
+    """Return an error text that names another broker without support for this level; None if all brokers support it."""
     for number, supported in sorted(others.supported.items()):
         if unsupported({update.feature: update.level}, supported):
             known = supported.get(update.feature)

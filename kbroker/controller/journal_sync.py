@@ -16,9 +16,10 @@ from functools import partial
 
 
 class JournalSync:
-    """The thread that syncs. On an error it calls `failed`: the content on disk is unknown, and writing must stop.
+    """The thread that syncs.
 
-    The methods must be called on the event loop's thread.
+    On an error the thread calls `failed`: the content on disk is unknown, and writing must stop. The methods must be
+    called on the event loop's thread.
     """
 
     __slots__ = (

@@ -18,15 +18,14 @@ from kbroker.controller.store_interface import Node
 from kbroker.protocol.checksum import crc32c
 
 Steps = Generator["Callable[[], object] | None", None, None]
-"""Work in pieces.
+"""Work in pieces: a generator that yields None to let other work run, or a function that waits for the disk.
 
-It yields None to let other work run, or a function that waits for the disk. The caller runs the function on a thread,
-and throws its exception into the generator.
+The caller runs the function on a thread, and throws its exception into the generator.
 """
 _AT_ONCE = 64
 """The number of nodes written between two turns of the event loop.
 
-This takes about 0.1 ms unless the nodes are large topics.
+This takes about 0.1 ms, or longer if the nodes are large topics.
 """
 _BEGIN, _END = b'[["load",{', b"}]]"
 _HEAD = b"%08x "

@@ -46,7 +46,7 @@ def configs_of(directory: str, broker: str) -> dict[str, str]:
 def unset(directory: str, broker: str, keys: Sequence[str], *, dry_run: bool) -> None:
     """Remove keys from the configs of a broker, or of all brokers (""); raises the exceptions of `configs_of`.
 
-    If a key is not set, it raises AdoptError and changes nothing.
+    If a key is not set, this raises AdoptError and changes nothing.
     """
     with _opened(directory) as controller:
         configs = dict(controller.decided.configs("brokers", broker))

@@ -61,7 +61,7 @@ class PublishedState:
         self.decided = state
         """The decided state.
 
-        A part of it might not be stored yet, so it serves only to make further decisions.
+        A part of it might not be stored yet, so this state serves only to make further decisions.
         """
         self._unpublished: deque[Step] = deque()
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -92,7 +92,10 @@ class PublishedState:
         self._listeners.add(listener)
 
     def decide(self, changes: Sequence[Change], step: Step) -> None:
-        """Store changes, and publish the resulting state when they are stored. Raises OSError with nothing decided."""
+        """Store changes, and publish the resulting state when they are stored.
+
+        If this raises OSError, nothing is decided.
+        """
         if self._error is not None:
             raise self._error
         decided = step(self.decided)
@@ -119,7 +122,7 @@ class PublishedState:
     def _stored(self, stored: asyncio.Future[None]) -> None:
         """Publish the next decision.
 
-        If a decision could not be stored, this decision and all later ones are not published.
+        If a decision could not be stored, this and all later decisions are not published.
         """
         error = None if stored.cancelled() else stored.exception()
         if error is None:

@@ -61,7 +61,7 @@ def _why_not_elected(state: ClusterState, kind: int, name: str, index: int) -> A
 async def alter_reassignments(
     state: ClusterState, node_id: int, asked: Mapping[Partition, Sequence[int] | None]
 ) -> dict[Partition, ApiError | None]:
-    """Return the error of each partition that cannot move to its target; None if it is already on its target."""
+    """Return the error of each partition that cannot move to its target; None if the partition is already there."""
     results: dict[Partition, ApiError | None] = {}
     for (name, index), target in asked.items():
         results[name, index] = await _why_not_moved(state, node_id, (name, index), target)

@@ -28,7 +28,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a path. `version` is its expected version (0 for a first write), or ANY_VERSION.
+    """Write a path. `version` is the path's expected version (0 for a first write), or ANY_VERSION.
 
     The value belongs to the store from then on. Several paths may share one value.
     """
@@ -51,7 +51,7 @@ Change = Put | Delete
 class MetadataStore(Protocol):
     """A durable tree.
 
-    `write` is atomic: it makes all changes or none. They are on disk when the future of `stored` is done.
+    `write` is atomic: it makes all changes or none. The changes are on disk when the future of `stored` is done.
     """
 
     def get(self, path: str) -> Node | None:

@@ -89,7 +89,7 @@ def _bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def read(path: str, data: bytes, reader: Callable[[Mapping[str, Any]], A]) -> A:
-    """Return the result of `reader` for a znode's JSON object. For any bytes it raises only Unreadable."""
+    """Return the result of `reader` for a znode's JSON object. Whatever the bytes are, this raises only Unreadable."""
     try:
         value = json.loads(data)
         if not isinstance(value, dict):

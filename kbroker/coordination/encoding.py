@@ -22,7 +22,10 @@ _T = TypeVar("_T")
 
 
 def read_prefix(data: bytes, part: str) -> int:
-    """Return the type or version at the beginning of a `part` ("key" or "value"). Raises Malformed if too short."""
+    """Return the type or version at the beginning of a `part` ("key" or "value").
+
+    Raises Malformed if it is too short.
+    """
     if len(data) < 2:
         raise Malformed(f"its {part} has {len(data)} bytes, too few for a version")
     return int.from_bytes(data[:2], "big", signed=True)

@@ -177,7 +177,8 @@ class Runtime(Generic[S]):
     def replayed(self, partition: int) -> tuple[S, int] | None:
         """Return an active shard that has replayed its complete log, and the log's end offset. May run in any thread.
 
-        Also return None while a decision waits for the high watermark, even if the client of that decision is gone.
+        Return None if there is no such shard, and while a decision waits for the high watermark, even if the client of
+        that decision is gone.
         """
         state = self._partitions.get(partition)
         try:
@@ -214,7 +215,7 @@ class Runtime(Generic[S]):
     # -- loading
 
     def catch_up(self, partition: int) -> None:
-        """If others have appended to a partition, replay their records; the partition is loading meanwhile.
+        """If other writers have appended to a partition, replay their records; the partition is loading meanwhile.
 
         Called before each decision, and only for a topic to which clients may write.
         """
@@ -266,7 +267,7 @@ class Runtime(Generic[S]):
         self._load_later(partition, state, error, f"cannot be loaded (attempt {state.attempts + 1})")
 
     def _load_later(self, partition: int, state: _Partition[S], error: BaseException, problem: str) -> None:
-        """Retry a failed load, at growing intervals: its cause may be temporary, such as a full file table."""
+        """Retry a failed load, at growing intervals. The failure may be temporary, for example a full file table."""
         delay_ms = self._loads.failed(partition, state.attempts, error, problem)
         state.active, state.failed = False, True
         self._timers.forget(lambda key: key[0] == partition)
@@ -364,7 +365,7 @@ class Runtime(Generic[S]):
         query: Callable[[S, int], Coroutine[Any, Any, R]],
         on_error: Callable[[ErrorCode, str | None], R],
     ) -> R | Awaitable[R]:
-        """Run a long query like `read`. Its result may or may not include decisions that are made meanwhile."""
+        """Run a long query like `read`. The result may or may not include decisions that are made meanwhile."""
         try:
             state = self._active(partition)
             reply = await query(state.shard, self._clock.now_ms())
@@ -379,8 +380,8 @@ class Runtime(Generic[S]):
     ) -> tuple[ErrorCode, _Waiting | None]:
         """Write an outcome. Return its error, and the entry, if any, that waits for the high watermark.
 
-        If an outcome has an answer (`is_asked`) or an `after`, it waits until all earlier writes are committed, even if
-        it writes nothing: the answer and `after` may depend on these writes (Kafka:
+        If an outcome has an answer (`is_asked`) or an `after`, the outcome waits until all earlier writes are
+        committed, even if it writes nothing: the answer and `after` may depend on these writes (Kafka:
         CoordinatorRuntime.waitForPendingWrites).
         """
         self._deliver(partition, outcome)
@@ -552,7 +553,7 @@ class Runtime(Generic[S]):
 
 
 def _withhold(parked: Parked, outcome: Outcome) -> Any:
-    """Remove the answer to a request from an outcome and return it; None if it has none."""
+    """Remove the answer to a request from an outcome and return the answer; None if there is none."""
     own = next((answer for token, answer in outcome.replies if token is parked), None)
     if own is not None:
         outcome.replies = [reply for reply in outcome.replies if reply[0] is not parked]

@@ -21,7 +21,7 @@ class CoordinatorRecord(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Let a timer expire in `delay_ms`; it replaces any timer with the same key."""
+    """Let a timer expire in `delay_ms`; the new timer replaces any timer with the same key."""
 
     key: Hashable
     delay_ms: float
@@ -36,7 +36,7 @@ class Cancel(NamedTuple):
 class Parked:
     """A request that is answered later.
 
-    A shard keeps the request until `Outcome.replies` contains it with its answer.
+    A shard keeps the request until `Outcome.replies` contains the request and its answer.
     """
 
     __slots__ = ("answer", "wake")
@@ -88,10 +88,10 @@ class Encoded(Protocol):
 class Outcome:
     """The decision of a shard.
 
-    `refused` is the error if the records could not be built; it counts as a failed append. Without `atomic`, a long
-    list of records may be spread over several batches. `encoded` replaces a long list; `apply(offset, producer_id)`
-    then has the same effect on the shard as the replay of the records from `offset` on. `producer` assigns the records
-    to a transaction. `marker` ends a transaction, and replaces records.
+    `refused` is the error if the records could not be built; the decision then counts as a failed append. Without
+    `atomic`, a long list of records may be spread over several batches. `encoded` replaces a long list; `apply(offset,
+    producer_id)` then has the same effect on the shard as the replay of the records from `offset` on. `producer`
+    assigns the records to a transaction. `marker` ends a transaction, and replaces records.
     """
 
     reply: Any = None
@@ -115,7 +115,7 @@ class Outcome:
     def when_written(
         self, act: Callable[[Outcome, int], None], otherwise: Callable[[Outcome, int], None] | None = None
     ) -> None:
-        """Run `act` (or `otherwise`, if the append failed) in `after`; it adds to the outcome of earlier calls."""
+        """Run `act` (or `otherwise`, if the append failed) in `after`, after the functions of earlier calls."""
         before = self.after
 
         def after(code: ErrorCode, now_ms: int) -> Outcome:
@@ -162,7 +162,10 @@ class Shard(Protocol):
 
     @property
     def steps_over_unreadable(self) -> bool:
-        """Whether to serve a partition without the records that `replay` cannot read. If not, its load fails."""
+        """Whether to serve a partition without the records that `replay` cannot read.
+
+        If not, the load of the partition fails.
+        """
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
         """Apply a record of the log; raises Malformed or ValueError if the record is unreadable."""

@@ -47,8 +47,8 @@ class ShardLog:
     def append(self, partition: int, epoch: int, shard: Shard, outcome: Outcome, now_ms: int) -> tuple[ErrorCode, int]:
         """Append the records of an outcome, and replay them; return an error, and the end offset of the append.
 
-        The offset is -1 if nothing was appended. If an append fails, a part of the list may be in the log, unless the
-        list must be atomic. Raises ReplayError.
+        The offset is -1 if nothing was appended. If an append fails, a part of the list may be in the log, except if
+        the list must be atomic. Raises ReplayError.
         """
         if outcome.marker is not None:
             return self._append_marker(partition, shard, outcome.marker, now_ms)
@@ -63,7 +63,7 @@ class ShardLog:
             code, reached = self._append_batch(partition, epoch, shard, outcome, batch, now_ms)
             end = max(end, reached)
             if code in _TOO_LARGE:
-                # The topic may have any size limit. One record that is too large must not stop the others.
+                # The topic may have any size limit. One record that is too large must not stop the other records.
                 half = len(batch) // 2
                 if half:
                     batches.extendleft((batch[half:], batch[:half]))
@@ -148,7 +148,7 @@ class ShardLog:
     def _not_read(self, partition: int, shard: Shard, offset: int, error: Exception) -> None:
         """Skip an unreadable record.
 
-        A load logs the first one. Raises UnreadableRecord if the shard does not allow skipping.
+        A load logs the first unreadable record. Raises UnreadableRecord if the shard does not allow skipping.
         """
         found = self.unreadable[partition] = self.unreadable.get(partition, 0) + 1
         unreadable = UnreadableRecord(offset, error)

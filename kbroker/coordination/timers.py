@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 Key = tuple[int, Any]
 RETRY_MS, RETRY_MAX_MS = 500, 60_000
-"""The pause before a failed key expires again: the first and the maximum, in ms (CoordinatorTimerImpl: 500 ms).
+"""The first and the maximum pause before a failed key expires again, in ms (CoordinatorTimerImpl: 500 ms).
 
 The pause is doubled after each failure.
 """
@@ -92,7 +92,7 @@ class Timers:
         self._arm()
 
     def _take_first(self) -> None:
-        """Fire the first key of the heap, unless it was cancelled or moved."""
+        """Fire the first key of the heap, if it was neither cancelled nor moved."""
         queued, _, key = heapq.heappop(self._heap)
         if self._queued.get(key) != queued:
             return

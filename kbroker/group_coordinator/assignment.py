@@ -46,7 +46,7 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """A group: its members, in Java's order, and whether all subscribe to the same topics."""
+    """A group: its members, in Java's order, and whether all members subscribe to the same topics."""
 
     members: Mapping[str, MemberSpec]
     homogeneous: bool

@@ -34,7 +34,10 @@ _LEAST_BYTES = 41
 
 
 class Commit:
-    """The records of a commit: in `records` if they are few, otherwise in `encoded`. A `too_large` commit has none."""
+    """The records of a commit: in `records` if they are few, otherwise in `encoded`.
+
+    A `too_large` commit has no records.
+    """
 
     __slots__ = (
         "_left",
@@ -96,7 +99,7 @@ class Commit:
 
 
 async def build_commit(request: OffsetCommitRequest, now_ms: int, metadata_limit: int, most_bytes: int) -> Commit:
-    """Build the records of an OffsetCommit of existing partitions; raises ApiError if one cannot be encoded.
+    """Build the records of an OffsetCommit of existing partitions; raises ApiError if a record cannot be encoded.
 
     A batch of more than `most_bytes` is not built, because it would be refused.
     """

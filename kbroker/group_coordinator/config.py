@@ -2,8 +2,8 @@
 
 Owns the values that apply to a group now. A group's own values are Kafka's group configs, which the broker checked when
 they were set. The broker's bounds may have changed since then, so the values are limited to these bounds again. Also
-owns the known assignors by name, and the choice of a group's assignor: the default one if its members prefer none. The
-comments have Kafka's names of the settings. Settings that are internal in Kafka are constants here.
+owns the known assignors by name, and the choice of a group's assignor: the default assignor if the members prefer none.
+The comments have Kafka's names of the settings. Settings that are internal in Kafka are constants here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MigrationPolicy(Enum):
 
     @property
     def downgrades(self) -> bool:
-        """Whether a consumer group becomes a classic one when its last consumer member leaves."""
+        """Whether a consumer group becomes a classic group when its last consumer member leaves."""
         return self.value[1]
 
 

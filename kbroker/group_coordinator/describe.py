@@ -171,7 +171,10 @@ def _task_offsets(offsets: Mapping[str, Mapping[int, int]]) -> list[streams_grou
 
 
 def _is_in(state: str, states: Container[str]) -> bool:
-    """Return whether a filter contains a state. In filters Kafka calls NotReady not_ready; its tools send NotReady."""
+    """Return whether a filter contains a state.
+
+    In filters, Kafka's broker expects not_ready for the state NotReady, but Kafka's tools send NotReady.
+    """
     return state.lower() in states or (state == StreamsGroupState.NOT_READY.value and "not_ready" in states)
 
 

@@ -22,7 +22,7 @@ _AT_ONCE = 200
 
 
 def in_java_order(names: Iterable[str]) -> list[str]:
-    """Return strings in the iteration order of a HashMap of them; collisions keep the given order."""
+    """Return strings in the iteration order of a HashMap that contains them. Colliding strings keep the given order."""
     known = list(names)
     mask = _table_size(len(known)) - 1
     return sorted(known, key=lambda name: _spread(java_hash(name)) & mask)
@@ -60,14 +60,14 @@ async def list_in_java_order(names: Collection[str]) -> list[str]:
 
 
 def copied_in_java_order(names: Iterable[str]) -> list[str]:
-    """Return strings in the iteration order of a HashSet copied from a list of them."""
+    """Return strings in the iteration order of a HashSet that is created from a list of these strings."""
     known = list(names)
     mask = _copy_size(len(known)) - 1
     return sorted(known, key=lambda name: _spread(java_hash(name)) & mask)
 
 
 def topics_in_java_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[bytes]:
-    """Return topic ids in the order of a HashMap of Kafka's Uuids, or of a HashSet `copied` from others."""
+    """Return topic ids in the order of a HashMap of Kafka's Uuids or, if `copied`, of a HashSet created from a list."""
     known = sorted(topic_ids)
     if len(known) < 2:
         return known
@@ -76,7 +76,7 @@ def topics_in_java_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[by
 
 
 def partitions_in_java_order(indexes: Iterable[int]) -> list[int]:
-    """Return partitions in the iteration order of a HashSet copied from a list of them."""
+    """Return partitions in the iteration order of a HashSet that is created from a list of these partitions."""
     known = sorted(indexes)
     mask = _copy_size(len(known)) - 1
     return known if not known or known[-1] <= mask else sorted(known, key=lambda index: _spread(index) & mask)

@@ -52,7 +52,10 @@ class Leaving:
         return LeaveGroupResponse(members=[_answer(identity, code) for identity in self.members])
 
     async def answer(self, decided: LeaveGroupResponse) -> LeaveGroupResponse:
-        """Return the answer for all named members. A member that has left is unknown in its later entries."""
+        """Return the answer for all named members.
+
+        If a member that has left is repeated, its later entries get UNKNOWN_MEMBER_ID.
+        """
         if self._places is None or decided.error_code:
             return decided
         by_place = dict(zip(self._places, decided.members, strict=True))

@@ -31,7 +31,7 @@ Check = Callable[[str, bytes, int], None]
 
 
 class OffsetCommits:
-    """Commits to the groups of a shard."""
+    """Commits to the groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups, offsets: Offsets, topics: Topics, config: GroupConfig) -> None:
         self._groups = groups
@@ -40,7 +40,7 @@ class OffsetCommits:
         self._config = config
 
     def commit(self, request: OffsetCommitRequest, version: int, commit: Commit) -> Outcome:
-        """Handle an OffsetCommit of existing partitions; raises ApiError for all of them."""
+        """Handle an OffsetCommit of existing partitions; raises ApiError for all partitions."""
         out = Outcome()
         check = self._validate_commit(request, version, out)
         if check is not None:
@@ -85,7 +85,7 @@ class OffsetCommits:
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, version: int, guard: object, commit: Commit
     ) -> Outcome:
-        """Handle a TxnOffsetCommit of existing partitions; raises ApiError for all of them. See `commit`."""
+        """Handle a TxnOffsetCommit of existing partitions; raises ApiError for all partitions. See `commit`."""
         try:
             check = self._validate_in_transaction(request)
             if check is not None:

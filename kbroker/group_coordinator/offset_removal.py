@@ -39,7 +39,7 @@ This takes about 2 ms.
 
 
 class Expiration:
-    """The expiration of a shard's offsets. `seconds` is a stopwatch for the slices of work."""
+    """The expiration of the offsets of a shard (shard.py). `seconds` is a stopwatch for the slices of work."""
 
     def __init__(self, groups: Groups, offsets: Offsets, config: GroupConfig, seconds: Callable[[], float]) -> None:
         self._groups = groups

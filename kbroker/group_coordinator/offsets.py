@@ -41,7 +41,7 @@ _NOT_DELETED = -1, ZERO_UUID
 
 
 class Offsets:
-    """The offsets of all groups of a shard."""
+    """The offsets of all groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
@@ -114,7 +114,7 @@ class Offsets:
 
     @property
     def newest(self) -> int:
-        """The offset of the last record of this shard with a commit; -1 if there is none."""
+        """The offset of this shard's last record with a commit; -1 if there is none."""
         return self._newest
 
     def groups(self) -> list[str]:
@@ -216,10 +216,10 @@ class Offsets:
         return records
 
     def of_deleted_topics(self, deleted: Mapping[str, bytes]) -> Iterator[CoordinatorRecord | None]:
-        """Hide the offsets in deleted topics (name to id), unless a new topic has the name; return their tombstones.
+        """Hide the offsets in deleted topics (name to id), and return their tombstones.
 
         The iterator examines one offset at a time. It yields None for a transaction's offset that stays. Later commits
-        belong to a new topic of the same name.
+        belong to a new topic of the same name, and are not hidden.
         """
         newest = self._newest
         for name, topic_id in deleted.items():
@@ -246,14 +246,17 @@ class Offsets:
                 del self._deleted[name]
 
     def _is_settled(self, place: tuple[str, str, int], newest: int) -> bool:
-        """Return whether no open transaction has written an offset after `newest`: a tombstone would remove it."""
+        """Return whether no open transaction has written an offset after `newest`.
+
+        A tombstone would remove this offset.
+        """
         group_id, name, index = place
         open_here = self._open.get(group_id, {}).get((name, index), ())
         return all(self._pending[producer_id][place][0] <= newest for producer_id in open_here)
 
 
 def _is_of(entry: Stored, newest: int, topic_id: bytes) -> bool:
-    """Return whether an offset was committed up to the record `newest`, and its topic id is this one or unknown."""
+    """Return whether an offset's record is not after `newest`, and its topic id is `topic_id` or unknown."""
     return entry[0] <= newest and entry[1].topic_id in (ZERO_UUID, topic_id)
 
 

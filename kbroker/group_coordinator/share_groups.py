@@ -37,7 +37,7 @@ A = TypeVar("A", Done, Summary)
 LatestOffset = tuple[ErrorCode, int]
 FEW_TOPICS = 100
 _AT_ONCE = 100
-"""The maximum number of concurrent questions to the share coordinator. A few requests contain all questions."""
+"""The maximum number of concurrent questions to the share coordinator. The questions are sent in a few requests."""
 _UNEXPECTED = "The server experienced an unexpected error when processing the request."
 _NO_GROUP_ID = "The group id is invalid."
 _UNKNOWN_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -47,9 +47,9 @@ _UNKNOWN_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 class Sharing:
     """The parts of the broker that share groups use.
 
-    For partitions of a topic `latest_offsets` returns an error, or the offset after the last visible record. `forget`
-    notifies the leader of a share partition that the partition's state was deleted, if this broker is the leader. The
-    leader then reads the state again.
+    For each of a topic's partitions, `latest_offsets` returns an error, or the offset after the last visible record.
+    `forget` notifies the leader of a share partition that the partition's state was deleted, if this broker is the
+    leader. The leader then reads the state again.
     """
 
     persister: Persister
@@ -200,9 +200,10 @@ class ShareGroups:
     async def describe_offsets(
         self, asked: messages.DescribeShareGroupOffsetsRequestGroup
     ) -> messages.DescribeShareGroupOffsetsResponseGroup:
-        """Answer one group of a DescribeShareGroupOffsets. If it names no topics, include all initialised partitions.
+        """Answer one group of a DescribeShareGroupOffsets.
 
-        A group that does not exist has no state: its offsets are -1. As in Kafka, a negative partition fails the group.
+        If the request names no topics, include all initialised partitions. A group that does not exist has no state, so
+        its offsets are -1. As in Kafka, a negative partition fails the group.
         """
         group_id = asked.group_id
         answer = messages.DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
@@ -433,7 +434,7 @@ class ShareGroups:
 
 
 async def _all(indexes: Sequence[int], ask: Callable[[int], Coroutine[Any, Any, A]]) -> dict[int, A]:
-    """Return the share coordinator's answer for each of a topic's partitions. Many questions share a request."""
+    """Return the share coordinator's answer for each of a topic's partitions. One request contains many questions."""
     answers: dict[int, A] = {}
     for first in range(0, len(indexes), _AT_ONCE):
         some = indexes[first : first + _AT_ONCE]

@@ -93,7 +93,7 @@ class StreamsSettings:
         return self._own(group_id, "initial.rebalance.delay.ms", self.config.initial_rebalance_delay_ms, 0)
 
     def task_offset_interval_ms(self, group_id: str) -> int:
-        """Return the time in ms between two reports of the offsets to which a member has restored its tasks."""
+        """Return the interval in ms at which a member reports the offsets to which it has restored its tasks."""
         config = self.config
         least = config.min_task_offset_interval_ms
         return self._own(group_id, "task.offset.interval.ms", config.task_offset_interval_ms, least)

@@ -22,7 +22,7 @@ LOOKS: Final = 5
 DELIVERIES: Final = 3
 """The number of times that a share group must have tried to deliver a record."""
 MOST: Final = 1_000
-"""The maximum number of partitions with evidence; a new partition replaces the oldest one."""
+"""The maximum number of partitions with evidence; a new partition replaces the oldest partition."""
 
 Place = tuple[str, str, int]
 """A group, a topic, and the number of a partition."""
@@ -79,7 +79,7 @@ class StuckOffsets:
         self._at(place, offset, now_ms).looks = looks
 
     def delivered_again(self, place: Place, offset: int, deliveries: int, now_ms: int) -> None:
-        """Note the deliveries of the first repeatedly delivered record of a share group's partition."""
+        """Note the deliveries of the partition's first record that a share group has delivered repeatedly."""
         self._at(place, offset, now_ms).deliveries = deliveries
 
     def _at(self, place: Place, offset: int, now_ms: int) -> _Evidence:
@@ -92,7 +92,7 @@ class StuckOffsets:
         return found
 
     def places(self) -> list[tuple[Place, int, bool]]:
-        """Return the places with evidence, the offset of each, and whether a share group delivers it again."""
+        """Return (place, offset, whether a share group delivers the record again) for each place with evidence."""
         return [(place, each.offset, each.deliveries > 0) for place, each in self._places.items()]
 
     def drop(self, place: Place) -> None:
@@ -100,7 +100,7 @@ class StuckOffsets:
         self._places.pop(place, None)
 
     def keep_only(self, cause: str, places: Iterable[Place]) -> None:
-        """Drop the evidence of one cause that can end by itself, unless its place is among `places`."""
+        """Drop the evidence of a cause that can end by itself, except the evidence of `places`."""
         kept = set(places)
         for place, each in list(self._places.items()):
             if place in kept:

@@ -1,8 +1,8 @@
 """The cluster's topics for consumer and streams groups.
 
-Owns the topic data that all shards share: names, ids, partition counts, racks. Also owns the hash of a group's
-subscribed topics, which changes when a topic is created, extended, deleted or moved to other racks. Never rebalances a
-group.
+Owns the topic data that all shards (shard.py) share: names, ids, partition counts, racks. Also owns the hash of a
+group's subscribed topics, which changes when a topic is created, extended, deleted or moved to other racks. Never
+rebalances a group.
 
 A group's record contains the hash. Apache Kafka uses another hash function (XXH3), so a group that moves between Kafka
 and kbroker gets a new assignment once.

@@ -133,7 +133,7 @@ def _result(number: int, message: str | None) -> AclCreationResult:
 
 @handles(CreateAclsRequest, CreateAclsResponse, "1-3", mirrored(CreateAclsResponse, "creations"))
 async def create_acls(ctx: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-    """Check each ACL, and add the valid ones."""
+    """Check each ACL, and add the valid ACLs."""
     for asked in request.creations:
         check_known(asked.resource_type, asked.resource_pattern_type, asked.operation, asked.permission_type)
         await turn

@@ -55,7 +55,8 @@ KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups", CLIENT_METRICS: "c
 _KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, GROUP: GROUP_KEYS, CLIENT_METRICS: {}}
 """The keys that allow append and subtract.
 
-Kafka's controller does not know the types of configs of client metrics, and therefore refuses both operations.
+For client metrics there are none: Kafka's controller does not know the types of their configs, and refuses both
+operations.
 """
 _OPERATIONS = frozenset(int(op) for op in Op)
 _Result = TypeVar("_Result", AlterConfigsResourceResponse, IncrementalResourceResponse)
@@ -143,7 +144,7 @@ async def change(
     *,
     validate_only: bool,
 ) -> None:
-    """Compute a resource's new configs from its old ones, check them, and store them unless `validate_only`."""
+    """Compute a resource's new configs from its old ones, check them and, without `validate_only`, store them."""
     config = ctx.services.config
     is_same = False
 
@@ -177,7 +178,7 @@ async def change(
         await controller.change_configs(kind, name, revise)
         if is_same and resource_type == BROKER and name:
             config.resolve_again()
-            ctx.services.tls.follow(config)  # the files that its configs name may have new content
+            ctx.services.tls.follow(config)  # the files that the configs name may have new content
 
 
 def _result(result: type[_Result], resource: Resource, code: int, message: str | None) -> _Result:

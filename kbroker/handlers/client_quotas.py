@@ -78,7 +78,7 @@ async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasReq
             await turn
         entity = await each(parts.items(), lambda part: AlteredEntity(*part))
         answer = AlteredEntryData(error_message=None, entity=entity)
-        if len(parts) <= _TYPES:  # if there are more types, at least one type does not exist
+        if len(parts) <= _TYPES:  # an entity with more types has a type that does not exist
             key = frozenset(parts.items())
             is_first = key not in known
             answer = known.setdefault(key, answer)
@@ -137,7 +137,10 @@ async def _check_address(ip: str) -> None:
 
 
 def _as_java(parts: _Parts) -> str:
-    """Return Kafka's text of an entity. Types are in the order of a Java HashMap that was created for their number."""
+    """Return Kafka's text of an entity.
+
+    The types have the order of a Java HashMap that was created for this number of types.
+    """
     if len(parts) > _TYPES:
         return "ClientQuotaEntity"
     size = 1

@@ -51,7 +51,7 @@ def _failed(name: str, code: int, message: str | None) -> CreatableTopicResult:
     mirrored(CreateTopicsResponse, num_partitions=-1, replication_factor=-1, configs=()),
 )
 async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Check every topic, then store the valid ones in pieces."""
+    """Check every topic, then store the valid topics in pieces."""
     began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
     seen = await counted(topic.name for topic in request.topics)
@@ -147,7 +147,9 @@ async def plan_of(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
 
 
 _Entries = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-"""The config entries in the response, keyed by the configs that a topic sets. Topics with the same configs share them.
+"""The config entries in the response, keyed by the configs that a topic sets.
+
+Topics with the same configs share these entries.
 """
 
 
@@ -187,7 +189,7 @@ def _not_grown(name: str, code: ErrorCode, message: str | None) -> CreatePartiti
 
 @handles(CreatePartitionsRequest, CreatePartitionsResponse, "0-3", mirrored(CreatePartitionsResponse))
 async def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    """Check every topic, then store the new partitions of the valid ones in pieces."""
+    """Check every topic, then store the new partitions of the valid topics in pieces."""
     began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
     if len(request.topics) > MAX_TOPICS:
@@ -224,7 +226,7 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
 
 
 async def _check_growth(state: ClusterState, topics: Sequence[CreatePartitionsTopic], seen: Mapping[str, int]) -> None:
-    """Refuse the complete request if the topics that it names once would get too many partitions. Raises ApiError."""
+    """Raise ApiError if the request would add too many partitions. Topics that it repeats do not count."""
     total = 0
     for topic in topics:
         held = state.topics.get(topic.name) if seen[topic.name] == 1 else None

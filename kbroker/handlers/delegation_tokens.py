@@ -119,7 +119,7 @@ def _on_error(_request: CreateDelegationTokenRequest, code: int, _text: str | No
 async def create_delegation_token(
     ctx: RequestContext, request: CreateDelegationTokenRequest
 ) -> CreateDelegationTokenResponse:
-    """Create a token, unless the request is refused."""
+    """Create a token, or refuse the request."""
     owner, requester = owner_of(ctx, request), ctx.principal
     if not is_allowed(ctx):
         return refused(owner, requester, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)

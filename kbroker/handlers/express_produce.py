@@ -151,7 +151,7 @@ class KnownRequests:
         self._version = -1
 
     def forget(self) -> None:
-        """Forget all known requests. produce.py handles each one anew, because rights may have changed."""
+        """Forget all known requests. produce.py handles their next repetitions, because rights may have changed."""
         self._by_bytes.clear()
 
     def answer(self, frame: memoryview, version: int, correlation_id: int, out: bytearray) -> bool:
@@ -185,9 +185,9 @@ class KnownRequests:
             return
         partition = ctx.services.replicas.get((name, topic.partition_data[0].index))
         if partition is not None and partition.is_replicated and request.acks == -1:
-            return  # Its responses wait for other replicas, even for replicas that are added later.
-        # The request must equal our own encoding. Then the batch is at the expected position, and no unknown fields
-        # follow the batch.
+            return  # The responses wait for other replicas, even for replicas that are added later.
+        # If the request equals our own encoding, the batch is at the expected position, and no unknown fields follow
+        # it.
         if name not in INTERNAL_TOPICS and frame[position:] == encode(request, version):
             self._by_bytes[key] = KnownRequest(ctx, request, flexible, name)
 

@@ -52,7 +52,10 @@ class DelayedFetch:
         self._maturity = self._when_mature()
 
     def _when_mature(self) -> asyncio.TimerHandle | None:
-        """Set a timer for the next record of a topic with `delivery.delay.ms` that becomes old enough, if any."""
+        """Set a timer for the time at which the next record is old enough (`delivery.delay.ms`).
+
+        Return None if this time is unknown, or later than the end of the wait.
+        """
         seconds = self._fetch.matures_in_ms / 1000
         if seconds == math.inf or self._loop.time() + seconds >= self._until:
             return None
@@ -155,7 +158,7 @@ class _Many:
         self._sizes: dict[int, int] = {}
         self._total = 0
         self._urgent: set[int] = set()
-        """The positions of urgent results: they must be sent immediately, or a wait would add no data to them."""
+        """The positions of urgent results, which must be sent immediately, or to which a wait would add no data."""
         self._readable = False
         self.moved: dict[int, None] = {}
         self._maturing: dict[int, asyncio.TimerHandle] = {}
@@ -210,7 +213,7 @@ class _Many:
             self._maturing[place] = asyncio.get_running_loop().call_later(seconds, self.poke, place)
 
     def read_moved(self) -> None:
-        """Check some of the moved partitions."""
+        """Read again some of the partitions that have changed."""
         for place in list(islice(self.moved, READ_AT_ONCE)):
             self.read(place)
 

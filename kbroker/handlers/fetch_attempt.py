@@ -38,7 +38,7 @@ _FIRST_RACK_VERSION = 11
 _FIRST_HINT_VERSION = 16
 _STORAGE_ERROR_VERSION = 6
 _BYTES_ALWAYS, _BYTES_OF_PARTITION, _BYTES_OF_ABORTED = 20, 50, 16
-"""The size of a response without its records. The bytes of a partition include its share of the bytes of its topic."""
+"""The size of a response without its records. A partition's bytes include a share of its topic's bytes."""
 _USUAL = frozenset(
     {
         ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -115,11 +115,11 @@ class Fetch:
         self.views: set[Key] = set()
         """The items that are partitions of views. slow_fetch.py reads them, because `attempt` cannot."""
         self.remote: set[Key] = set()
-        """The items whose records are in remote storage. They are also read by slow_fetch.py, and not by `attempt`."""
+        """The items whose records are in remote storage. slow_fetch.py reads them too, because `attempt` cannot."""
         self.has_moved = False
         """Whether records that the client waits for have left the local disk."""
         self.matures_in_ms: float = math.inf
-        """The time in ms until further records of the partitions read last are old enough (`delivery.delay.ms`)."""
+        """The time in ms until more records of the last read partitions are old enough (`delivery.delay.ms`)."""
         self._session: Session | None = None
         self._cached: dict[Key, CachedPartition] = {}  # the partitions of the session that this response opens
         self._hints: LeaderHints | None = None
@@ -227,7 +227,10 @@ class Fetch:
         return any(partition is not None for _, _, partition in self.items)
 
     def waiters_of(self, partition: Partition) -> dict[Waiter, None]:
-        """Return the partition's waiters for more data. Consumers wait for committed records, followers for all."""
+        """Return the partition's waiters for more data.
+
+        Consumers wait for committed records, followers for all records.
+        """
         return partition.waiters if self._replica == _CONSUMER else partition.end_waiters
 
     def read(
@@ -241,8 +244,8 @@ class Fetch:
     ) -> PartitionData:
         """Return at most `left` bytes of a partition. The `first` partition returns at least one complete batch.
 
-        If the request `is_new`, a follower's fetch offset reports its progress to the leader. After a wait the progress
-        must not be reported again.
+        If the request `is_new`, a follower's fetch offset reports the follower's progress to the leader. After a wait
+        the progress must not be reported again.
         """
         if partition is None:
             return self.missing(key)
@@ -308,7 +311,10 @@ class Fetch:
         )  # fmt: skip
 
     def _mature_end(self, log: PartitionLog) -> int:
-        """Return the mature end of a log with a delay, and note the time at which the end grows. Raises OSError."""
+        """Return the end of the records that are old enough, and note the time at which this end grows.
+
+        Raises OSError.
+        """
         now_ms = self._ctx.services.clock.now_ms()
         end, wait_ms = log.mature_end(now_ms), log.ms_to_maturity(now_ms)
         if wait_ms is not None:

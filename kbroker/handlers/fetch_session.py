@@ -220,7 +220,7 @@ class FetchSessions:
 
 
 def _pieces(request: FetchRequest) -> Iterator[FetchRequest]:
-    """Yield short requests that together make the same changes as a long one, in the same order."""
+    """Yield short requests that together make the same changes as a long request, in the same order."""
     for topic in request.topics:
         for start in range(0, max(len(topic.partitions), 1), _AT_ONCE):
             part = FetchTopic(topic.topic, topic.topic_id, topic.partitions[start : start + _AT_ONCE])

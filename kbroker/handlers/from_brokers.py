@@ -31,9 +31,9 @@ _ALWAYS: Final = frozenset(
 )  # fmt: skip
 _ADD_PARTITIONS_OF_BROKERS_SINCE: Final = 4
 _PAUSE_SECONDS: Final = 1.0
-"""The minimum time between two reads of the hosts because of unknown addresses.
+"""The minimum time between two reads of the hosts that unknown addresses cause.
 
-Unknown clients may connect at any rate.
+Without a minimum, unknown clients could cause reads at any rate.
 """
 _HOLDS_SECONDS: Final = 30.0
 """The age at which the known hosts are read again when a known broker sends a request."""
@@ -43,9 +43,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class BrokerHosts:
-    """The addresses of brokers. `listener` is the inter-broker listener; `registered()` returns the hosts on it.
+    """The addresses of brokers.
 
-    If `registered` raises Unreachable or Denied, unknown clients are disconnected. They may try again.
+    `listener` is the inter-broker listener; `registered()` returns the brokers' hosts on this listener. If `registered`
+    raises Unreachable or Denied, unknown clients are disconnected. They may try again.
     """
 
     def __init__(self, listener: str, registered: Callable[[], Awaitable[Iterable[str]]]) -> None:

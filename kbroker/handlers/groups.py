@@ -198,7 +198,7 @@ async def with_repeats(
 
 
 async def distinct(asked: Iterable[Key]) -> dict[Key, None]:
-    """Return the keys without duplicates, in their order."""
+    """Return the keys without duplicates, in the given order."""
     found: dict[Key, None] = {}
     for key in asked:
         found[key] = None
@@ -268,7 +268,10 @@ async def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveG
 def consumer_group_heartbeat(
     ctx: RequestContext, request: ConsumerGroupHeartbeatRequest, *, may_see: MaySee = everything
 ) -> Reply[ConsumerGroupHeartbeatResponse]:
-    """Keep a member in its consumer group. Its pattern matches only topics for which `may_see` returns true."""
+    """Keep a member in its consumer group.
+
+    The member's pattern matches only topics for which `may_see` returns true.
+    """
     groups = ctx.services.groups
     if not groups.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)

@@ -30,7 +30,10 @@ from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 log = logging.getLogger(__name__)
 
 TOPIC_OPERATIONS = 0b1101_1111_1000
-"""The bits of the operations on a topic. Without an authorizer all are allowed (AclEntry.supportedOperations)."""
+"""The bits of the operations on a topic.
+
+Without an authorizer all operations are allowed (AclEntry.supportedOperations).
+"""
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 NOT_ASKED = -(2**31)
 _FIRST_ID_VERSION = 12
@@ -87,7 +90,7 @@ def _hidden_code(version: int) -> ErrorCode:
 async def _asked(
     ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], view: _View, absent: list[str]
 ) -> list[MetadataResponseTopic]:
-    """Describe the named topics: by id if any has an id, else by name. Add to `absent` the topics to create."""
+    """Describe the named topics: by id if any topic has an id, else by name. Add to `absent` the topics to create."""
     names: dict[str, None] = {}
     ids: dict[bytes, None] = {}
     check = ctx.version < _FIRST_ID_VERSION

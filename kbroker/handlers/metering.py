@@ -4,8 +4,8 @@ Owns the counts for the current request of a connection: its size, its time on t
 created and deleted partitions. Never mutes a connection (network/connection.py does that), and knows no limit (the
 package `quota` has the limits). A meter exists only while there are quotas; handlers find it in their context.
 
-The time is the time on the loop to decode the request, to handle it, and to encode and send its response. The time
-after the pause is decided counts for the next request, as the time of the network threads does in Kafka.
+The time is the time on the loop to decode the request, to handle it, and to encode and send its response. Time that is
+used after the decision about the pause counts for the next request, like the time of Kafka's network threads.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Metering:
         return spent * _PERCENT
 
     def sent(self, seconds: float) -> None:
-        """Count the rest of the encoding time, and `seconds` of sending, after the pause is settled."""
+        """After the pause is settled, count the rest of the encoding time, and `seconds` of sending."""
         if self.pause_ms is not None:
             percent = (self._spent + seconds) * _PERCENT
             self._quotas.worked.note(self.user, self.client_id, percent, self._quotas.now_ms())

@@ -47,7 +47,7 @@ def mirrored(
 
 
 def answers_of(response: type[Any]) -> FieldSpec:
-    """Return the response's list in which each element of the request has an element with its own error."""
+    """Return the response's list that has one element, with an error, for each element of the request."""
     specs: list[FieldSpec] = response.SPECS
     (answers,) = (spec for spec in specs if _has_code(spec))
     return answers
@@ -89,7 +89,7 @@ def _named(cls: type[Any], source: Any) -> Any:
 
 
 def _has_code(spec: FieldSpec) -> bool:
-    """Whether a field is a list of structs that contain an error code, directly or in their own lists."""
+    """Whether a field is a list of structs that contain an error code, directly or in lists within the structs."""
     if not spec.array or isinstance(spec.kind, Scalar):
         return False
     return any(each.name == "error_code" or _has_code(each) for each in spec.kind.SPECS)

@@ -14,15 +14,15 @@ TxnOffsetCommit (key 28), versions 0-6: add a group's positions to a transaction
 Behaviour: the positions are pending until the transaction ends, and are then committed or dropped. Members of the
 current generation may commit. Clients that send no member id may also commit.
 
-Version notes: v3 has the member (KIP-447); up to v4 AddOffsetsToTxn must have added the group to the transaction, since
-v5 this request adds it (KIP-890); before v2 the error is COORDINATOR_NOT_AVAILABLE instead of
-COORDINATOR_LOAD_IN_PROGRESS, which old producers do not expect; v6 names topics by id (UNKNOWN_TOPIC_ID), and returns
+Version notes: v3 has the member (KIP-447). Up to v4, AddOffsetsToTxn must have added the group to the transaction;
+since v5, this request adds the group (KIP-890). Before v2 the error is COORDINATOR_NOT_AVAILABLE instead of
+COORDINATOR_LOAD_IN_PROGRESS, which old producers do not expect. v6 names topics by id (UNKNOWN_TOPIC_ID), and returns
 GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH instead of ILLEGAL_GENERATION (KIP-1319).
 
 OffsetDelete (key 47), version 0.
 
-Behaviour: deletes positions of a group in topics that it does not consume (GROUP_SUBSCRIBED_TO_TOPIC otherwise). For a
-group with members that is not a consumer group, the complete request fails with NON_EMPTY_GROUP (KIP-496).
+Behaviour: deletes positions of a group in topics that the group does not consume (GROUP_SUBSCRIBED_TO_TOPIC otherwise).
+For a group that has members and is not a consumer group, the complete request fails with NON_EMPTY_GROUP (KIP-496).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Refused(Generic[_Response]):
         self._topics: dict[str | bytes, Any] = {}
 
     async def existing(self, state: ClusterState, topics: Sequence[Any]) -> list[Any]:
-        """Return the topics with their existing partitions, and add errors for the missing ones."""
+        """Return the topics with their existing partitions, and add errors for missing partitions."""
         known = []
         for topic in topics:
             code = _resolve(state, topic, self._by_id)
@@ -118,7 +118,7 @@ class _Refused(Generic[_Response]):
 
 
 def _resolve(state: ClusterState, topic: Any, by_id: bool) -> ErrorCode:
-    """Set the topic's name if the request contains its id, or its id if the request contains its name."""
+    """Complete the topic: add the name if the request contains the id, or the id if the request contains the name."""
     if by_id:
         topic.name = state.topic_names.get(topic.topic_id, "")
         return ErrorCode.NONE if topic.name else ErrorCode.UNKNOWN_TOPIC_ID
@@ -186,7 +186,10 @@ async def txn_offset_commit(ctx: RequestContext, request: TxnOffsetCommitRequest
 async def _decided(
     ctx: RequestContext, request: TxnOffsetCommitRequest, refused: _Refused[TxnOffsetCommitResponse]
 ) -> TxnOffsetCommitResponse | ErrorCode:
-    """Commit the offsets of existing partitions, and add errors for the others to `refused`. Raises ApiError."""
+    """Commit the offsets of existing partitions, and add errors for missing partitions to `refused`.
+
+    Raises ApiError.
+    """
     groups, services = ctx.services.groups, ctx.services
     while True:
         state = services.controller.state

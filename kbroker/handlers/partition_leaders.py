@@ -4,8 +4,8 @@ ElectLeaders (key 43), versions 0-2: elect leaders on request (KIP-460).
 
 Behaviour: for a single node see controller/single_broker.py. In a cluster the controller elects the leaders. The
 response is sent when this broker's own metadata contains the new leaders; partitions whose leader does not arrive in
-time get REQUEST_TIMED_OUT. If all partitions are requested (null), the response omits those that need no election; a
-single node still names their topics, like Kafka 4.4.
+time get REQUEST_TIMED_OUT. If all partitions are requested (null), the response omits the partitions that need no
+election; a single node still names their topics, like Kafka 4.4.
 
 Version notes: v0 elects only preferred leaders, and has no error for the complete request.
 
@@ -125,7 +125,10 @@ async def _elected(
 
 
 async def _unknown(cluster: ClusterServices, leaders: dict[Partition, int], timeout_ms: int) -> dict[Partition, int]:
-    """Wait until this broker's metadata has the new leaders. Return the partitions without one after the timeout."""
+    """Wait until this broker's metadata has the new leaders.
+
+    After the timeout, return the partitions without a new leader.
+    """
 
     def are_known(state: ClusterState) -> bool:
         for partition, leader in list(leaders.items()):

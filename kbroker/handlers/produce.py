@@ -1,9 +1,9 @@
 """Produce (key 0), versions 3-13: append one batch to each partition.
 
 The hot path: this module never opens a batch, and passes its bytes unchanged from the network buffer to the log. A
-batch that the log must open is appended last if that takes long (produce_answers.py). With acks=0 there is no response,
-and an error closes the connection. produce_in_transaction.py handles transactional batches, since it must send a
-request to the transaction coordinator.
+batch that takes long, because the log must open it, is appended last (produce_answers.py). With acks=0 there is no
+response, and an error closes the connection. produce_in_transaction.py handles transactional batches, since it must
+send a request to the transaction coordinator.
 
 A request with many partitions is cut into pieces. Each piece is handled like a short request, and other requests get a
 turn between pieces. A fault of the complete request is found before the first piece is appended. If a piece fails
@@ -79,10 +79,9 @@ def produce(
 ) -> Reply[ProduceResponse]:
     """Append the batches to their partitions, one after another.
 
-    `checked` means that the request has no fault for which it is refused completely. A checked request may be a piece
-    of a larger request; then its uncommitted batches are added to `later`. A request with several partitions is always
-    checked before the first append. A request with one partition is checked before the append only if its batch is
-    unusual.
+    `checked` means that the request has no fault for which it is refused completely. If a checked request is a piece of
+    a larger request, its uncommitted batches are added to `later`. A request with several partitions is always checked
+    before the first append. A request with one partition is checked before the append only if its batch is unusual.
     """
     left = FEW - len(request.topic_data)
     for topic in request.topic_data if left >= 0 else ():

@@ -207,7 +207,10 @@ def add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:
 
 
 class Uncommitted(NamedTuple):
-    """A batch in the log that ends before `offset`. `answer`, the partition's result, waits for its commit."""
+    """A batch in the log that ends before `offset`.
+
+    `answer`, the partition's result, waits for the commit of the batch.
+    """
 
     partition: Partition
     offset: int
@@ -222,7 +225,7 @@ Groups = dict[Partition, tuple[int, list[PartitionProduceResponse]]]
 def appended(
     partition: Partition, acks: int, info: AppendInfo, uncommitted: list[Uncommitted]
 ) -> PartitionProduceResponse:
-    """Return the result of an appended batch. Add the batch to `uncommitted` if its response has to wait."""
+    """Return the result of an appended batch. Add the batch to `uncommitted` if the response has to wait."""
     answer = PartitionProduceResponse(
         partition.index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset
     )
@@ -251,7 +254,7 @@ def finished(
     """Return the response to a request, or a future of the response if some batches are not committed yet.
 
     With acks=0 there is no response; the connection is closed if a partition `failed`. If the request is a piece of a
-    larger one, its uncommitted batches are added to `later`.
+    larger request, its uncommitted batches are added to `later`.
     """
     if request.acks == 0:
         if failed:
@@ -353,7 +356,10 @@ async def append_in_slices(
     *,
     failed: bool,
 ) -> ProduceResponse | None:
-    """Open and append one batch after another. Return the response, which already contains the other partitions."""
+    """Open and append one batch after another.
+
+    Return the response, which already has the results of the other partitions.
+    """
     if any(item.opening.check is not None for item in unopened):
         unopened = [_kept(item) for item in unopened]
     for item in unopened:

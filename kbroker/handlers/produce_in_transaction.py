@@ -105,7 +105,7 @@ class _Work:
         refused = refusal(self.ctx, request, name, data)
         partition = self.ctx.services.replicas.get((name, data.index))
         if refused is not None or partition is None or data.records is None:
-            assert refused is not None  # `refusal` refuses missing partitions and records
+            assert refused is not None  # `refusal` refuses a missing partition, and missing records
             answers.append(refused)
             self.failed = True
             return
@@ -165,7 +165,10 @@ class _Work:
 def produce_in_transaction(
     ctx: RequestContext, request: ProduceRequest, later: list[Uncommitted] | None
 ) -> Reply[ProduceResponse]:
-    """Verify all partitions, then append. If the request is a piece, add its uncommitted batches to `later`."""
+    """Verify all partitions, then append.
+
+    If the request is a piece of a larger request, add its uncommitted batches to `later`.
+    """
     work = _Work(ctx, request, later)
     verdicts = work.verify()
     if isinstance(verdicts, dict) and not _is_too_early(work, verdicts):

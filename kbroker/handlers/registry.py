@@ -5,9 +5,9 @@ not advertised, and some APIs are advertised only while they are useful. Never c
 handlers.
 
 A handler is `def api(ctx, request) -> response`, run on the event loop. If a request may be long or its response may
-have to wait, the handler is a coroutine function, or returns an awaitable. It yields to the loop as long_work.py
-describes. `ctx.version` is the request's version; a handler uses it only if *behaviour* differs between versions. If a
-handler returns None, no response is sent (Produce with acks=0).
+have to wait, the handler is a coroutine function, or returns an awaitable. The handler yields to the loop as
+long_work.py describes. `ctx.version` is the request's version; a handler uses it only if *behaviour* differs between
+versions. If a handler returns None, no response is sent (Produce with acks=0).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure 
 
 
 class RequestContext:
-    """The data of a request, except its body, for handlers. A connection has one, and updates it for each request.
+    """The data of a request, except its body, for handlers.
 
-    `client_host` is Kafka's form of a peer address ("/127.0.0.1"), `client_port` the peer's port. `listener` is the
-    name of the connection's listener.
+    Each connection has one context, and updates it for each request. `client_host` is Kafka's form of a peer address
+    ("/127.0.0.1"), `client_port` the peer's port. `listener` is the name of the connection's listener.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class RequestContext:
         """The functions to call after the connection has ended (when_closed)."""
 
     def when_closed(self, key: object, call: Callable[[], None]) -> None:
-        """Call `call` after the connection has ended. It replaces an earlier call with the same key."""
+        """Call `call` after the connection has ended. `call` replaces an earlier function with the same key."""
         if self.on_closed is None:
             self.on_closed = {}
         self.on_closed[key] = call
@@ -102,7 +102,7 @@ class Api:
     """One served API: its request and response classes, the versions served, and the function.
 
     `on_error` builds the response to a request that failed completely (an ApiError), because the field for the error
-    differs between APIs. Like a handler, it may be a coroutine function.
+    differs between APIs. `on_error` may be a coroutine function, like a handler.
     """
 
     key: int
@@ -140,8 +140,8 @@ def handles(
     """Register a function for an API in `versions` ("3-13").
 
     `on_error(request, code, message)` builds the response for an ApiError; without it the response's `error_code` field
-    is set (and `error_message`, if it has one). `cluster`: only a node of a cluster serves it. `advertised` returns
-    whether ApiVersions lists the API at present.
+    is set (and `error_message`, if it has one). With `cluster`, only a node of a cluster serves the API. `advertised`
+    returns whether ApiVersions lists the API at present.
     """
 
     def default_error(_request: Any, code: int, message: str | None) -> Any:

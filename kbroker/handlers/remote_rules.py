@@ -1,7 +1,7 @@
 """The rules against changes of topics with remote storage, and of the topic that names all remote segments.
 
 Owns the refusals of requests that break these rules. Never reads or changes anything. A broker without tiered storage
-has no such topic of its own.
+does not use the topic that names all remote segments.
 """
 
 from __future__ import annotations

@@ -50,12 +50,14 @@ _NEED_KBROKER: Final = {
     VIEW_SOURCE: ("", "would not answer for views"),
     "filter.index.headers": ("", "would not index headers"),
 }
-"""Topic configs that take effect only if all replicas are on brokers of kbroker: the value without effect, and what
-other brokers would do."""
+"""Topic configs that take effect only if all replicas are on brokers of kbroker.
+
+For each config: the value that has no effect, and the words for the behaviour of other brokers.
+"""
 FIRST_METADATA_MS = 5000
 """The time in ms for which a started broker waits for its first UpdateMetadata.
 
-After this time its responses contain no topics.
+After this time the broker's responses contain no topics.
 """
 
 
@@ -116,7 +118,7 @@ class Services:
     record_checks: TopicConfigs | None = None
     """Decides which configs of topics can have an effect; None if all configs can."""
     on_levels_changed: Callable[[], None] = lambda: None
-    """Called after a change of a logger's level."""
+    """A function that is called after a change of a logger's level."""
 
     def time_left(self, timeout_ms: int, began_ms: float) -> int:
         """Return the remaining time of a request's timeout in ms, which may be negative.

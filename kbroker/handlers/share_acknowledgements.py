@@ -48,7 +48,7 @@ async def acknowledge(
     request: ShareFetchRequest | ShareAcknowledgeRequest,
     may_read: MayRead,
 ) -> dict[PartitionKey, Result]:
-    """Check and apply a request's acknowledgements. Return their results once these are stored."""
+    """Check and apply a request's acknowledgements. Return the results once the acknowledgements are stored."""
     results: dict[PartitionKey, Result] = {}
     without: list[PartitionKey] = []
     waiting: dict[PartitionKey, asyncio.Future[ErrorCode]] = {}

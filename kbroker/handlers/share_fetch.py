@@ -1,4 +1,4 @@
-"""ShareFetch (key 78), versions 1-2: acquire records for a member of a share group, and acknowledge earlier ones.
+"""ShareFetch (key 78), versions 1-2: acquire records for a member of a share group, and acknowledge earlier records.
 
 Owns the request's session, the order of its checks, and the answer (KafkaApis.handleShareFetchRequest, KIP-932).
 Acknowledgements (share_acknowledgements.py) take effect before records are acquired. share_fetch_attempt.py reads and
@@ -98,7 +98,7 @@ async def _session_of(
         try:
             session = share.open_session(group, member, ctx)
         except ApiError:
-            await share.pause(max(request.max_wait_ms, 0))  # or the client would retry immediately
+            await share.pause(max(request.max_wait_ms, 0))  # without this wait the client would retry immediately
             raise
     else:
         session = share.sessions.proceed(group, member, epoch)

@@ -4,9 +4,9 @@ Owns the wait for min bytes and max wait (DelayedShareFetch of Apache Kafka), th
 that are returned: the complete batches of the acquired records. Decodes no byte of a record. share_partition/ decides
 whether a record may be acquired. Never responds: share_fetch.py does.
 
-A fetch that reads holds a lock on its share partitions, so that two fetches do not read the same records. The fetch
-releases the locks however it ends, even if the connection is closed. It acquires nothing if its session has ended, or
-has received another request.
+While a fetch reads, it holds a lock on its share partitions, so that two fetches do not read the same records. The
+fetch releases the locks however it ends, even if the connection is closed. It acquires nothing if its session has
+ended, or has received another request.
 """
 
 from __future__ import annotations
@@ -238,7 +238,10 @@ class ShareFetchAttempt:
         return _Read(hosted, state, offset, piece, code)
 
     def _mature_end(self, records: PartitionLog) -> int:
-        """Return the mature end of a log with a delay, and note the time at which the end grows. Raises OSError."""
+        """Return the end of the records that are old enough, and note the time at which this end grows.
+
+        Raises OSError.
+        """
         now_ms = self._share.clock.now_ms()
         end, wait_ms = records.mature_end(now_ms), records.ms_to_maturity(now_ms)
         if wait_ms is not None:
@@ -248,7 +251,10 @@ class ShareFetchAttempt:
     # -- records
 
     async def _acquire(self, key: PartitionKey, read: _Read, left: int) -> int:
-        """Acquire up to `left` records of a partition, and add them to its answer. Return their number."""
+        """Acquire up to `left` records of a partition, and add them to the partition's answer.
+
+        Return the number of acquired records.
+        """
         self._check_session()
         answer = self.answers[key] = empty(key[1], read.code)
         if read.code or not read.piece.size or left <= 0:
@@ -335,7 +341,7 @@ class ShareFetchAttempt:
                 if read.state.has_enough(span.last_offset, wanted, limits):
                     break
                 look_at = covered + max(wanted // 8, 1)
-                await turn  # a search of 10,000 runs takes some ms
+                await turn  # `has_enough` takes some ms for 10,000 runs
             elif len(found) % _AT_ONCE == 0:
                 await turn
         return found, aborted
@@ -388,7 +394,7 @@ async def _without(got: Sequence[Acquired], spans: Sequence[Span]) -> list[Acqui
 
 
 async def _merged(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """Return the spans of both in order, without overlaps. Both arguments are in order."""
+    """Return the spans of both arguments, in order and without overlaps. Each argument is in order."""
     merged: list[Span] = []
     for each in sorted([*some, *others]):
         if merged and each.first_offset <= merged[-1].last_offset + 1:
@@ -400,7 +406,7 @@ async def _merged(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
 
 
 def _is_cut_short(read: _Read) -> bool:
-    """Whether a wait cannot make a slice larger: more records are in later segments, or first need checks."""
+    """Whether a wait cannot make a slice larger. The next records are then in a later segment, or need checks first."""
     piece = read.piece
     return piece.size > 0 and (piece.cut_short or piece.segment is not read.hosted.partition.log.segments.items[-1])
 

@@ -1,4 +1,4 @@
-"""The choice of records for a share group that reads a view or has a filter: it gets the matches.
+"""The choice of records for a share group that reads a view or has a filter: the group gets the matches.
 
 Owns this choice within the batches of one fetch. Records that do not match are archived. Never changes the state of a
 record.

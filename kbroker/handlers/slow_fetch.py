@@ -217,8 +217,8 @@ class SlowFetch:
                 )
             high_watermark, stable = scan.bound(), scan.bound(committed=True)
             if scan.knows_end(selection):
-                # A filtered batch keeps its last offset, so a client may be beyond the last match. librdkafka is at the
-                # end of a partition only where its position and the high watermark are equal.
+                # A filtered batch keeps its last offset, so a client may be beyond the last match. librdkafka reaches
+                # the end of a partition only if the client's position equals the high watermark.
                 ends = min(start, high_watermark), min(start, stable)
                 high_watermark = max(selection.high_watermark(source.log_start_offset), ends[0])
                 stable = max(selection.last_stable_offset(stable, source.log_start_offset), ends[1])

@@ -122,7 +122,10 @@ async def _check_names(topology: Topology) -> None:
 async def _create(
     ctx: RequestContext, group_id: str, missing: Sequence[TopicInfo], response: StreamsGroupHeartbeatResponse
 ) -> None:
-    """Create internal topics. Return earlier failures; retry these only after two heartbeat intervals."""
+    """Create internal topics.
+
+    Retry a failed topic only after two heartbeat intervals; until then return the failure.
+    """
     groups, now_ms = ctx.services.groups, ctx.services.clock.monotonic_ms()
     failed = groups.failed_topics.of((topic.name for topic in missing), now_ms)
     if failed:

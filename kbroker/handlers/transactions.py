@@ -29,7 +29,8 @@ producer id if the old id has no more epochs.
 
 AddPartitionsToTxn (key 24), versions 0-5: add partitions to a transaction, before the producer writes to them.
 
-Behaviour: adds all partitions or none. If one does not exist, the others get OPERATION_NOT_ATTEMPTED.
+Behaviour: adds all partitions or none. If one partition does not exist, the other partitions get
+OPERATION_NOT_ATTEMPTED.
 
 Version notes: producers with transaction version 1 send v0-3, and are not allowed to write to internal topics; before
 v2 the error is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. Brokers send v4-5. These versions name several

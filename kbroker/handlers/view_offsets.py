@@ -1,4 +1,4 @@
-"""Offsets of views for ListOffsets: the latest offset is directly after the last match, and times find only matches.
+"""Offsets of views for ListOffsets: the latest offset is after the last match, and a search by time finds matches.
 
 Owns the maximum time for which a request waits for a scan. If the scan takes longer, the answer is an error after which
 clients retry; the scanned ranges are remembered.

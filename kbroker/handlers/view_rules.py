@@ -74,7 +74,10 @@ def plan_view(ctx: RequestContext, topic: CreatableTopic, configs: Mapping[str, 
 
 
 def check_change(ctx: RequestContext, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise ApiError if these configs may not replace a topic's configs, because the old or new ones are a view's."""
+    """Raise ApiError if these configs may not replace a topic's configs.
+
+    Neither the old nor the new configs may be those of a view.
+    """
     source = before.get(VIEW_SOURCE, "")
     if after.get(VIEW_SOURCE, "") != source:
         what = "cannot become a view" if not source else "is a view of its source for ever"

@@ -1,8 +1,8 @@
 """WriteTxnMarkers (key 27), versions 1-2: write the end of transactions into partitions.
 
-Behaviour: a transaction coordinator sends it to the leaders of a transaction's partitions; administrators send it for a
-transaction that no coordinator knows (`kafka-transactions.sh abort`). The group coordinator handles a marker in
-`__consumer_offsets`, which commits or drops pending offsets.
+Behaviour: a transaction coordinator sends this request to the leaders of a transaction's partitions; administrators
+send the request for a transaction that no coordinator knows (`kafka-transactions.sh abort`). The group coordinator
+handles a marker in `__consumer_offsets`, which commits or drops pending offsets.
 Version notes: v2 has the transaction version, which identifies a stale marker (KIP-1228).
 """
 
@@ -27,7 +27,7 @@ from kbroker.txn.transaction import TopicPartition
 AT_ONCE = 20
 """The number of partitions that get a marker before other tasks get a turn: about one ms."""
 _Answer = tuple[int, Answers | Awaitable[Answers]]
-"""A producer id, and the error codes of some of its partitions."""
+"""A producer id, and the error codes of some of the producer's partitions."""
 
 
 async def _on_error(request: WriteTxnMarkersRequest, code: int, _message: str | None) -> WriteTxnMarkersResponse:

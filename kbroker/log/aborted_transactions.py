@@ -30,7 +30,7 @@ class AbortedTransactions(NamedTuple):
     snapshots: Snapshots
 
     def overlapping(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Return the transactions that overlap [start, end); their markers may be later."""
+        """Return the transactions that overlap [start, end); their markers may be after the end."""
         found: list[AbortedTxn] = []
         for index in self.segments.aborting_from(self.segments.index_at(start_offset)):
             if self._proven(index).collect(start_offset, end_offset, found):

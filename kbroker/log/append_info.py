@@ -20,7 +20,7 @@ class AppendOrigin(Enum):
     CLIENT = 0
     """A produce request: everything is checked."""
     COORDINATOR = 1
-    """A coordinator of this broker, which has just built the batch: its sequences and bytes are not checked."""
+    """A coordinator of this broker, which has just built the batch: the batch's sequences and bytes are not checked."""
     REPLICATION = 2
     """Replication: batches that a leader has already checked."""
 
@@ -34,8 +34,8 @@ REPLICATION: Final = AppendOrigin.REPLICATION
 class AppendInfo:
     """The position of a batch in the log.
 
-    `log_append_time_ms` is -1 unless the topic stamps records itself. For a duplicate, the offsets are the offsets of
-    the first append, and the time is the largest timestamp of the earlier batch, as in Kafka.
+    `log_append_time_ms` is -1 if the topic keeps the producers' timestamps. For a duplicate, the offsets are the
+    offsets of the first append, and the time is the largest timestamp of the earlier batch, as in Kafka.
     """
 
     base_offset: int
@@ -49,7 +49,7 @@ class AppendError(ApiError):
     """A batch was refused, and the log is unchanged.
 
     `message` is for the response: as in Kafka, errors of single records have a message. Errors of kbroker's own rule
-    about the batch (`BatchRefused`) also have one, and all other errors have none. `detail` is for the broker's own
+    about the batch (`BatchRefused`) also have a message. All other errors have none. `detail` is for the broker's own
     log. `record_errors` are (index within the batch, message).
     """
 

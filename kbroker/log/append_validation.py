@@ -84,7 +84,7 @@ class BatchRules:
         self.checks_records = config.record_validation != "header" or self.judges_records
         """Whether all records of a client's batch are checked.
 
-        If False, they are checked only if the header is not sufficient.
+        If False, the records are checked only if the header is not sufficient.
         """
         self.compact = config.compact
         # The active segment is never compacted, so it must be closed before the lag ends.

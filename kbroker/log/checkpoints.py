@@ -77,7 +77,7 @@ def read_offsets(path: str) -> dict[tuple[str, int], int]:
 
 
 def is_whole(path: str, offsets: Offsets) -> bool:
-    """Whether `offsets`, which were read from the file, are all of its entries; True for an absent file."""
+    """Whether `offsets`, which were read from the file, contain all of the file's entries. True for an absent file."""
     content = read_optional(path)
     return content is None or content.split(b"\n")[:2] == [b"0", b"%d" % len(offsets)]
 
@@ -163,8 +163,8 @@ class CheckpointFile:
     def begin(self) -> int:
         """Return the number of a new write whose entries the caller collects from now on, in pieces.
 
-        If another write is done in the meantime, it counts as newer, and this write is skipped: an entry collected
-        earlier may belong to a partition that has been deleted and created again.
+        If another write is done in the meantime, the other write counts as newer, and this write is skipped. An entry
+        that was collected earlier may belong to a partition that has been deleted and created again.
         """
         self._asked += 1
         return self._asked
@@ -178,7 +178,7 @@ class CheckpointFile:
         return self._pending
 
     def put(self, number: int, lines: list[str], *, sync: bool = True) -> None:
-        """Write entries, on any thread, unless a write with a higher number has been done; raise OSError on failure."""
+        """Write entries, on any thread, if no write with a higher number has been done; raise OSError on failure."""
         with self._lock:
             if number > self._written:
                 write_lines(self.path, lines, sync=sync)

@@ -7,9 +7,8 @@ Never checks CRCs, and never changes a file.
 
 Batches never overlap, and leader epochs never decrease. A batch is proven when it satisfies both rules together with
 the batch before it, and also together with the batch after it. Where offsets have no holes, only the right offset
-satisfies both rules. Three faults stay undetected: in a compacted log, a wrong offset within the hole beside the batch;
-at the border of two leader epochs, a batch with the other epoch; and an epoch that is too old in the first batch of a
-log.
+satisfies both rules. Three faults stay undetected: a wrong offset within the hole beside a batch of a compacted log;
+the other epoch in a batch at the border of two leader epochs; and too old an epoch in the first batch of a log.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ HEADERS_AT_ONCE: Final = 1000
 
 
 def proven_end(segments: Segments, extent: LogExtent, index: int, anchor: int, position: int, end: int) -> int:
-    """Return the position up to which the batches of segment `index` are proven, from `anchor`; a batch border.
+    """Return the position up to which the batches of segment `index` are proven, from `anchor` on.
 
-    If the batch at `position` cannot be trusted, the result is at most `position`. Otherwise the result is near `end`,
-    or at the limit of one call. `anchor` is the beginning of a batch at or before `position`; the batches between
-    `anchor` and `position` are also checked.
+    The result is the border of a batch. If the batch at `position` cannot be trusted, the result is at most `position`.
+    Otherwise the result is near `end`, or at the limit of one call. `anchor` is the beginning of a batch at or before
+    `position`; the batches between `anchor` and `position` are also checked.
     """
     segment = segments[index]
     if anchor >= segment.found.unproven:
@@ -88,8 +87,8 @@ def _follow(
 ) -> tuple[int, Link]:
     """Check the batches from `start`; return the end of the last proven batch, and the link expected there.
 
-    If two neighbours contradict each other, the first one is right if it follows its own predecessor without a hole.
-    Otherwise either of them may be wrong.
+    The link is a found_file.Link. If two neighbours contradict each other, the first one is right if it follows its own
+    predecessor without a hole. Otherwise either of them may be wrong.
     """
     segment = segments[index]
     proven, last, place = start, before, start
@@ -149,7 +148,8 @@ def proven_size(segments: Segments, extent: LogExtent, index: int, offset: int, 
 def batch_at(segments: Segments, extent: LogExtent, offset: int) -> tuple[Segment, int, BatchHeader] | None:
     """Return (segment, position, header) of the first batch that ends at or after `offset`, with a proven offset.
 
-    Return None if there is no such batch, or if it cannot be trusted: its offset is not proven, or its CRC is wrong.
+    Return None if there is no such batch, or if this batch cannot be trusted: its offset is not proven, or its CRC is
+    wrong.
     """
     for index in range(segments.index_at(offset), len(segments)):
         segment = segments[index]

@@ -35,7 +35,7 @@ BLOCK: Final = 1 << 12
 """The minimum size of a block in bytes, except for the last block; blocks of large segments are larger."""
 MOST_BLOCKS: Final = 1 << 16
 _SHARE: Final = 64
-"""The index of one header has at most the segment's size divided by this number."""
+"""The index of one header is not larger than the segment's size divided by this number."""
 LEAST: Final = 1 << 14
 """The size in bytes that the index of one header may always have, even if the segment is small."""
 _MOST: Final = 1 << 22
@@ -85,7 +85,7 @@ def is_of(index: HeaderIndex, file: OpenFile, base_offset: int, size: int) -> bo
 def ensure(
     log_path: str, path: str, base_offset: int, size: int, names: Iterable[str], is_stopped: Callable[[], bool]
 ) -> list[str]:
-    """Write the index of a closed segment of `size` bytes, unless there is already an index of exactly these headers.
+    """Write the index of a closed segment of `size` bytes, if there is no index of exactly these headers yet.
 
     Return the headers that this call found to have too many values. Raise OSError, and Stopped. Any thread may call
     this.
@@ -137,7 +137,7 @@ def _scan(
 
 
 def block_size(size: int) -> int:
-    """Return the minimum size in bytes of a block in a segment of `size` bytes."""
+    """Return the minimum block size in bytes for a segment of `size` bytes."""
     return max(BLOCK, size // MOST_BLOCKS)
 
 

@@ -75,7 +75,7 @@ class VerifiedLog(PartitionLog):
     async def delete_old_segments(self, now_ms: int) -> int:
         end, high_watermark = self.log_end_offset, self.high_watermark
         deleted = await super().delete_old_segments(now_ms)
-        # Others may append between its slices.
+        # Other callers may append between the slices.
         assert self.log_end_offset >= end, f"retention moved the end from {end} to {self.log_end_offset}"
         assert self.log_start_offset <= high_watermark, f"retention went beyond the high watermark {high_watermark}"
         check_log(self)

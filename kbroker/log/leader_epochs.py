@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaderEpochCache:
-    """The leader epochs of one partition; a change is on disk when the call returns, unless stated otherwise."""
+    """The leader epochs of one partition; except where stated, a change is on disk when the call returns."""
 
     __slots__ = ("_entries", "_path", "_synced", "latest", "proven", "writes", "written")
 
@@ -59,8 +59,8 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int, *, sync: bool = True) -> None:
         """Record that `epoch` begins at `start_offset`, and remove entries that contradict it.
 
-        Without `sync` a power loss may remove the entry; `prove` then reads it from the batches. If an OSError is
-        raised, nothing has changed.
+        Without `sync` a power loss may remove the entry; `prove` then reads the entry from the batches. If an OSError
+        is raised, nothing has changed.
         """
         if epoch < 0 or start_offset < 0:
             return

@@ -121,7 +121,7 @@ class LogConfig:
     def log_append_time(self) -> bool:
         """Whether records get the time of their append.
 
-        Delays and schedules need it even after the broker's default changes.
+        Delays and schedules need this time even after the broker's default changes.
         """
         return self.message_timestamp_type == "LogAppendTime" or self.delivery_delay_ms > 0 or self.schedule_enable
 

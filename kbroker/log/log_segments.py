@@ -3,7 +3,7 @@
 Owns the list of segments, the choice of the active segment, and whether the directory has changed since its last sync.
 Also owns the choice of the segments that exceed a size or an age. Owns the files of deleted segments until a caller
 removes them on a thread that may wait for the disk. Never rolls, deletes or replaces a segment by itself, and never
-reads batches. A log may have many thousands of segments, so each is opened only when it is needed.
+reads batches. A log may have many thousands of segments, so each segment is opened only when it is needed.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Segments:
     )
 
     def __init__(self, directory: str, config: LogConfig, now_ms: int, files: OpenFiles) -> None:
-        """Open the segments in the directory, or create one at offset 0 if there is none; raise OSError."""
+        """Open the segments in the directory; if there is none, create a segment at offset 0. Raise OSError."""
         self._directory = directory
         self._files = files
         self.directory_changed = True
@@ -161,7 +161,7 @@ class Segments:
         return self.bases[index + 1] if index + 1 < len(self.bases) else log_end
 
     def end_position(self, index: int, upper_bound: int) -> int:
-        """Return the position of the first batch in a segment's file that reaches `upper_bound`, or the file's end."""
+        """Return the position in a segment's file of the first batch that reaches `upper_bound`, or the file's end."""
         segment = self.items[index]
         if index + 1 < len(self.bases) and self.bases[index + 1] <= upper_bound:
             return segment.size
@@ -245,7 +245,7 @@ class Segments:
     def replace(self, old: list[Segment], renamed: list[list[str]], config: LogConfig, now_ms: int) -> None:
         """Replace the neighbours `old` by one segment. Its files now have the base offset of the first old segment.
 
-        `renamed` contains the current names of the old segments' files, which are removed like those of deleted
+        `renamed` contains the current names of the old segments' files, which are removed like the files of deleted
         segments. Raise OSError.
         """
         index, base = self.index_of(old[0]), old[0].base_offset
@@ -260,7 +260,7 @@ class Segments:
     # -- retention --------------------------------------------------------------------------------------------
 
     def beyond_size(self, kept_bytes: int, log_end: int, limit: int, most: int) -> int:
-        """Return how many of the first `most` segments may go if at least `kept_bytes` must remain (-1: keep all).
+        """Return how many of the first `most` segments to delete so that at least `kept_bytes` remain (-1: keep all).
 
         A segment is deleted only if it ends at or before the offset `limit`.
         """

@@ -27,7 +27,7 @@ class LogSlice:
 
     Keep the slice as long as `fd` is in use: the descriptor may be closed when there is no reference to the slice.
     After a truncation of the log, which removes only uncommitted data, fewer bytes than `size` may be left. A removed
-    file stays readable for its slices, unless too many removed files are kept; then reading raises OSError.
+    file stays readable for its slices. If too many removed files are kept, reading raises OSError.
     """
 
     segment: Sliced | None

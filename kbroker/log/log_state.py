@@ -52,7 +52,8 @@ class FlushTask:
     The task contains names, and the one open file that is being written. The owner of the log passes the result to the
     log. There may be thousands of files, so they are opened one after the other. A missing file needs no flush: its
     segment was deleted, or compacted into another segment that is on disk, or the log was truncated, which makes the
-    task invalid. The kernel reports a failed write that has not been reported yet to the next opener of the file.
+    task invalid. If a failed write has not been reported yet, the kernel reports the failure to the next opener of the
+    file.
     """
 
     active: FileHandle
@@ -112,7 +113,10 @@ class LogHost:
     It does the work in pieces, and an append must not wait for this work.
     """
     on_holes: Callable[[], None] = lambda: None
-    """A function called before a follower's append makes a log's first known hole; it may raise OSError."""
+    """A function that is called before a follower's append makes a log's first known hole.
+
+    The function may raise OSError.
+    """
     progress: Callable[[int], None] | None = None
     """A function that is called with the number of bytes that recovery has read."""
 
@@ -195,21 +199,21 @@ class LogState:
         self._rebuilding: Coroutine[Any, Any, None] | None = None  # rebuilds the producers' state after a truncation
         self._times = TimestampSearch(self.segments)
         self.maturity: Maturity | None = None
-        """The state of the end up to which consumers may read; None for a topic without `delivery.delay.ms`."""
+        """The offset up to which consumers may read, and its state; None for a topic without `delivery.delay.ms`."""
         self._trouble = DiskTrouble(self._rules.name, host.on_disk_error)
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         """The offset before which all data is on disk."""
         self.high_watermark = min(max(stop.high_watermark, self.log_start_offset), self.log_end_offset)
-        # this is necessary, because the high watermark may never move again
+        # notify the producers now, because the high watermark may never move again
         self.producers.on_high_watermark(self.high_watermark)
         if config.delivery_delay_ms:
             self.maturity = Maturity(self.segments, self.log_start_offset)
         self.kept_from: int | None = None
         """The first offset that retention must keep, because a schedule there is pending; None if nothing is kept."""
         if config.schedule_enable or os.path.exists(f"{directory}/{SCHEDULES}"):
-            self.kept_from = self.log_start_offset  # until the pending schedules are known
+            self.kept_from = self.log_start_offset  # keep all records until the pending schedules are known
         self.tier: Tier | None = None
         """The part of the log in remote storage; None for a topic without remote storage."""
         if config.remote_storage_enable:
@@ -278,9 +282,9 @@ class LogState:
         return None if self.maturity is None else self.maturity.wait_ms(self.config.delivery_delay_ms, now_ms)
 
     async def readable_end(self, now_ms: int, *, committed: bool = False) -> int:
-        """Return the end of the range that consumers can read; with `committed`, only of completed transactions.
+        """Return the end of the range that consumers can read.
 
-        Raise OSError.
+        With `committed`, return the end for consumers that read only completed transactions. Raise OSError.
         """
         while True:
             end = self.mature_end(now_ms)
@@ -378,8 +382,8 @@ class LogState:
     async def truncate_in_pieces(self, offset: int, now_ms: int = 0) -> None:
         """Do the work of `truncate_to`, with some segments at a time, and long reads in pieces.
 
-        The log can be read meanwhile. If this is interrupted, `finish_truncation` must be called before the next append
-        as leader. Other methods that need a finished truncation call `finish_truncation` themselves.
+        The log can be read meanwhile. If this work is interrupted, `finish_truncation` must be called before the next
+        append as leader. Other methods that need a finished truncation call `finish_truncation` themselves.
         """
         while len(self.segments) > AT_ONCE and self.segments.bases[-AT_ONCE] > offset:
             self._cut(self.segments.bases[-AT_ONCE], now_ms)
@@ -396,7 +400,7 @@ class LogState:
             await turn
 
     def finish_truncation(self) -> None:
-        """Do the rest of a truncation without interruption, unless it has failed before."""
+        """If a truncation has not failed before, do the rest of it without interruption."""
         work = self._rebuilding
         while work is not None and not step(work):
             pass
@@ -435,7 +439,7 @@ class LogState:
     async def truncate_fully_in_pieces(self, offset: int, now_ms: int = 0) -> None:
         """Do the work of `truncate_fully` with some segments at a time, oldest first, as in a deletion.
 
-        If this is interrupted, the log continues with the remaining segments.
+        If this work is interrupted, the log continues with the remaining segments.
         """
         await self._finishing()  # an earlier rebuild may still read the segments deleted below
         while len(self.segments) > AT_ONCE:

@@ -1,8 +1,7 @@
 """The mature end of a log: the offset up to which consumers may read a topic with `delivery.delay.ms`.
 
-Owns this offset, and the append time of the batch at this offset. The broker appended every record before this offset
-at least the delay ago. Never hides a record from followers, never sets a timer and never waits: it returns the time to
-wait.
+Owns this offset, and the append time of the batch at this offset. Every record before this offset is at least as old as
+the delay. Never hides a record from followers, never sets a timer and never waits: it returns the time to wait.
 
 A batch's append time is its timestamp, because such a topic requires LogAppendTime. So a restart or another replica
 finds the same end. A batch with a producer's timestamps was appended before the topic had a delay, so it is mature. The
@@ -57,7 +56,7 @@ class Maturity:
         self.is_behind = True
         """Whether the next step may find further mature batches without a change of the time."""
         self._held_ms: int | None = None  # the append time of the batch at `end`, if it was too young
-        self._unreadable_end = -1  # the offset after the first one of a damaged batch, if the end was moved there
+        self._unreadable_end = -1  # the offset after a damaged batch's first offset, if the end was moved there
         self._future_end = -1  # batches before this offset with timestamps of the future were noticed at `_noticed_ms`
         self._noticed_ms = 0
         self._known = _UNKNOWN
@@ -141,9 +140,9 @@ class Maturity:
     def _walk(
         self, segment: Segment, place: int, most: int, beyond: int, log_end: int, youngest: int, now_ms: int
     ) -> tuple[int, int]:
-        """Move the end over the mature batches of a segment from a position on; its offsets are before `beyond`.
+        """Move the end over the mature batches of a segment from a position on.
 
-        Return the number of examined batches, and the position after them.
+        The segment's offsets are before `beyond`. Return the number of examined batches, and the position after them.
         """
         count = 0
         for position, header in islice(scan_headers(segment.handle, place, segment.size), most):

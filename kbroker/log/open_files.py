@@ -8,7 +8,7 @@ descriptors (RLIMIT_NOFILE) and the kernel limits mappings (vm.max_map_count, 65
 segments depends on clients and configs. Half of the descriptors are for segments, the other half for connections and
 all other uses. If the other half is nevertheless used up, segments immediately close files.
 
-The choice uses the clock algorithm: the segment that opened its files first closes them, unless they have been used
+The choice uses the clock algorithm: the segment that opened its files first closes them, if they have not been used
 since the last check. So it is not necessary to record the order in which open files are used.
 """
 

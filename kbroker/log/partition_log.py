@@ -81,7 +81,8 @@ class PartitionLog(LogState):
         """Append one batch at the next offsets; if it raises AppendError, nothing has changed.
 
         If the buffer is writable, the base offset and the leader epoch are written to it. `transaction_version` applies
-        to the markers that end a transaction, `guard` (producer_state.py) to the batches that open one.
+        to the markers that end a transaction; `guard` (producer_state.py) applies to the batches that open a
+        transaction.
 
         If the check of the records takes too long for one step, and the caller is not `patient`, this raises
         TakesLonger with the remaining work. The caller does that work and calls again with the result as `opened`,
@@ -264,7 +265,7 @@ class PartitionLog(LogState):
         return AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=str(error))
 
     def roll(self, now_ms: int) -> None:
-        """Start a new segment at the end of the log, unless the last segment is empty; raise OSError."""
+        """If the last segment is not empty, start a new segment at the end of the log. Raise OSError."""
         if self.segments.active.size:
             self._roll(now_ms)
 
@@ -283,7 +284,7 @@ class PartitionLog(LogState):
             passed("roll.sealed")
             if len(self.producers.entries) <= FEW_PRODUCERS:
                 self._take_snapshot(sync=False)
-            elif self.producers.taking is None:  # else the snapshot after the running one includes this roll
+            elif self.producers.taking is None:  # otherwise the next snapshot includes this roll
                 self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(offset)))
         except OSError as error:
             # Sealing and the snapshot only save time later: indexes are checked, and the log contains the data of the
@@ -316,12 +317,12 @@ class PartitionLog(LogState):
         return LogExtent(self.log_start_offset, self.log_end_offset, self.leader_epochs.latest, self.may_have_holes)
 
     def read(self, fetch_offset: int, max_bytes: int, upper_bound: int, *, min_one: bool) -> LogSlice:
-        """Return the batches from the one with `fetch_offset` up to the last one that ends before `upper_bound`.
+        """Return the batches from the batch with `fetch_offset` up to the last batch that ends before `upper_bound`.
 
-        The result has at most `max_bytes`, and its last batch may be cut off. The result is empty if the first batch is
-        larger, unless `min_one` is set, which always allows the first batch. Raise ApiError: OFFSET_OUT_OF_RANGE,
-        OFFSET_MOVED_TO_TIERED_STORAGE, or CORRUPT_MESSAGE if the file is damaged there. For the latest batches, which
-        this process has written itself, only the header of the first returned batch is checked.
+        The result has at most `max_bytes`, and its last batch may be cut off. With `min_one` the result always contains
+        the first batch. Without `min_one` it is empty if the first batch is larger. Raise ApiError:
+        OFFSET_OUT_OF_RANGE, OFFSET_MOVED_TO_TIERED_STORAGE, or CORRUPT_MESSAGE if the file is damaged there. For the
+        latest batches, which this process has written itself, only the header of the first returned batch is checked.
         """
         if not self.log_start_offset <= fetch_offset <= self.log_end_offset:
             is_remote = self.earliest_offset <= fetch_offset < self.log_start_offset
@@ -431,7 +432,7 @@ class PartitionLog(LogState):
     async def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention by start offset, size and time, in pieces; return the number of deleted segments.
 
-        No segment with records that consumers cannot read yet is deleted.
+        Segments with records that consumers cannot read yet are kept.
         """
         deleted = await self.delete_below_start(now_ms)
         readable_end = await self.readable_end(now_ms)
@@ -529,8 +530,8 @@ class PartitionLog(LogState):
             self.segments.deleted_files.add_garbage(snapshots)
         is_uncovered = self.producers.entries and self._snapshots.newest_offset < self.segments.bases[0]
         if is_uncovered and self.producers.taking is None:
-            # The snapshot of an earlier roll has failed, and now the log also does not contain the producers of that
-            # snapshot.
+            # The snapshot of an earlier roll has failed, and the log does not contain that snapshot's producers any
+            # more.
             self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(self.log_end_offset)))
         return len(removed)
 

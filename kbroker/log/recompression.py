@@ -104,7 +104,7 @@ def _renumbered(pieces: Iterator[bytes], header: BatchHeader, first_timestamp: i
             _, position = read_number(data, place, 5)
             rest = body + size - position
             timestamp = header.max_timestamp if header.timestamp_type else wrap(header.base_timestamp + stamp)
-            numbers = bytearray(1)  # the attributes are 0, because none is defined
+            numbers = bytearray(1)  # the attributes are 0, because no attribute is defined
             put_number(numbers, wrap(timestamp - first_timestamp))
             put_number(numbers, index)
             put_number(out, len(numbers) + rest)

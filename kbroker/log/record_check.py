@@ -51,7 +51,7 @@ class RecordChecks(Protocol):
 
 
 class _Refuses:
-    """The checks of a broker without a schema registry, and also the single check that they return."""
+    """The checks of a broker without a schema registry. The object is also the only check that it returns."""
 
     is_quick = False
 

@@ -31,11 +31,14 @@ _NUMBERS: Final = 32
 """The first numbers of a record (size, attributes, timestamp and offset delta) never use more bytes than this."""
 _PASSED_AT_ONCE: Final = 256
 _MOST_UNPACKED: Final = 1 << 31
-"""The maximum number of uncompressed bytes. Batches were checked at the append, so only a broken file can exceed it."""
+"""The maximum number of uncompressed bytes.
+
+Batches were checked at the append, so only a broken file can exceed this number.
+"""
 
 Field = bytes | memoryview
 Copy = tuple[Field | None, Field | None]
-"""The key and the value of a record. For a large record they are views of the record's memory."""
+"""The key and the value of a record. For a large record, key and value are views of the record's memory."""
 
 
 class Copies(NamedTuple):

@@ -40,7 +40,7 @@ class Run(NamedTuple):
     stride: int
     number: int
     delta: int
-    """The offset delta of the first record; the deltas of the others follow consecutively."""
+    """The offset delta of the first record. The deltas of the next records increase by one."""
     key_at: int
     key_size: int
     """The size of each key; -1 for records without a key."""
@@ -64,7 +64,7 @@ class Run(NamedTuple):
         return chain.from_iterable(_picker(0, self.stride, 0).iter_unpack(memoryview(data)[self.position : self.end]))
 
     def nulls(self, data: bytes) -> bytes | None:
-        """Return 1 for each record with a null value and 0 for the others; None if no value is null."""
+        """Return 1 for each record with a null value and 0 for each other record; None if no value is null."""
         column = data[self.position + self.key_at + max(self.key_size, 0) : self.end : self.stride]
         nulls = column.translate(_NULL)
         return nulls if 1 in nulls else None
@@ -201,7 +201,7 @@ class Scattered:
         return self._stamps
 
     def well_formed(self, data: bytes) -> bool:
-        """Return whether each record ends where its headers end. Raise Malformed or IndexError if one is unreadable."""
+        """Return whether each record ends where its headers end. Raise Malformed or IndexError if not."""
         for place, end in zip(self._values, self._ends, strict=True):
             size = data[place]
             # Nearly all records have no headers, and a value of less than 64 bytes or at least less than 8 KiB.
@@ -243,7 +243,7 @@ class _Shape:
             self._ascii.append(columns[-1])
 
     def fits(self, data: bytes) -> bool:
-        """Whether `data`, of the same size and number of records, has the same runs."""
+        """Whether `data` has the same runs as this batch. Both have the same size and number of records."""
         # Loops instead of all(): most batches are small, and a generator takes more time than its check.
         for column, content in self._equal:
             if data[column] != content:
@@ -403,7 +403,7 @@ def _delta_size(delta: int) -> int:
 
 
 def _alike(data: bytes, run: Run, count: int, delta_at: int, delta_size: int) -> int:
-    """Return how many of the next `count` records, from the run's first record on, have its layout."""
+    """Return how many of the next `count` records, from the run's first record on, have the run's layout."""
     position, stride = run.position, run.stride
     # The length and the key's size: each of their bytes must be the same in all records.
     for index in (*range(run.stamp_at - 1), *range(delta_at + delta_size, run.key_at)):

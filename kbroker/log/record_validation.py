@@ -34,7 +34,7 @@ from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT
 MOST_ERRORS: Final = 1000
 """The maximum number of record errors in one response. Kafka lists all errors."""
 _AT_ONCE_SECONDS: Final = 0.001  # the time in which nearly every batch can be checked
-_REGAINED: Final = 0.8  # the share of elapsed time that is added again, because all batches of a request share the time
+_REGAINED: Final = 0.8  # the share of the elapsed time that becomes available again
 _FEW: Final = 20_000  # the maximum number of records checked in one call, which takes 0.2 ms
 _MOST_AT_ONCE: Final = 512 << 10  # the maximum number of bytes uncompressed in one call: 0.1 to 0.6 ms
 _NO_TIMESTAMP: Final = -1
@@ -56,11 +56,11 @@ class Opening(NamedTuple):
     """A batch whose records are being checked."""
 
     work: Coroutine[Any, Any, Opened] | None
-    """The remaining work, if it has begun. It uses memory."""
+    """The remaining work, if the work has begun. From then on it uses memory."""
     again: partial[Coroutine[Any, Any, Opened]]
     """A function that starts the complete work again."""
     check: RecordCheck | None = None
-    """The check of the opened batch, if required. It may wait, so the batch must not be in a reused buffer."""
+    """The check of the opened batch, if required. The check may wait, so the batch must not be in a reused buffer."""
 
     def on(self, records: memoryview) -> Opening:
         """Stop the work of this opening, and return a new opening of a copy of the bytes, whose work has not begun."""
@@ -268,7 +268,7 @@ class _Findings:
         self.first = self.largest = _NO_TIMESTAMP
         """The first and the largest timestamp in ms."""
         self.smallest = _NO_TIMESTAMP
-        """The smallest timestamp in ms, at most NO_TIMESTAMP."""
+        """The smallest timestamp in ms; NO_TIMESTAMP if no timestamp is smaller."""
         self.in_order = True
         self.begins_at_base = True
         """Whether the base timestamp is the first record's timestamp, as in every batch that this broker builds."""

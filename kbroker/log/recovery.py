@@ -233,8 +233,8 @@ def recover_segment(
     """Read every batch of a segment, rebuild all its indexes, and truncate it at the first bad batch.
 
     Return the segment's end, and whether it has a record at every offset up to that end, like an uncompacted segment.
-    `before_cut` is called before a truncation: after a crash between the two, the bad batch still exists, and the next
-    start does both again. `after` is the next segment.
+    `before_cut` is called before a truncation: after a crash between the call and the truncation, the bad batch still
+    exists, and the next start does both again. `after` is the next segment.
     """
 
     def note(completed: CompletedTxn) -> None:

@@ -35,7 +35,7 @@ _BEYOND_ALL = 2**63
 
 
 def announce_swap(directory: str, base: int) -> list[str]:
-    """Do step 1 for the `.cleaned` segment with this base offset; return its future names.
+    """Do step 1 for the `.cleaned` segment with this base offset; return the segment's future names.
 
     If this raises OSError, nothing has changed.
     """

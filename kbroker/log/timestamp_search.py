@@ -21,7 +21,7 @@ from kbroker.protocol.records import BatchHeader, compute_crc, wrap
 _MAX_DECOMPRESSED = 1 << 30  # batches were checked at the append: only a broken file exceeds this
 _I64 = 2**63
 _SEGMENTS = 8  # the number of segments between two pauses: a segment's first check opens three files
-# the bytes of skipped batches that are checked; a search skips more only if timestamps are unordered
+# the number of bytes of skipped batches that are checked; only a search among unordered timestamps skips more
 _CHECKED_BYTES = 1 << 20
 
 
@@ -126,7 +126,7 @@ def _is_older(segments: Segments, index: int, timestamp: int) -> bool:
 def _batches_at(
     segments: Segments, extent: LogExtent, index: int, timestamp: int, start_offset: int
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yield (header, bytes) of a segment's batches from `start_offset` on that contain `timestamp` or a later one.
+    """Yield (header, bytes) of a segment's batches from `start_offset` on that contain at least `timestamp`.
 
     The result also depends on the skipped batches. Therefore the CRCs of those that existed at the start are checked,
     up to a limited number of bytes. Raise ApiError(CORRUPT_MESSAGE).

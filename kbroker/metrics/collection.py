@@ -60,7 +60,7 @@ async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
     values: Values = {}
     put(values, "kbroker_build_info", 1, {"version": _VERSION})
     await _partitions(node, values)
-    await _topics(node, values)  # after the partitions, because they supply some of the numbers
+    await _topics(node, values)  # after the partitions, which supply some of the numbers
     await _requests(node, values)
     await cluster(node, values)
     await logs(node.logs, node.clock.now_ms(), values)
@@ -220,7 +220,7 @@ _MOST: Final = 128
 class Idle:
     """The idle share of one loop, used on the loop's thread.
 
-    After a long time without requests, it covers all that time.
+    After a long time without requests, the share covers all that time.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class Idle:
         self._seen: deque[tuple[float, float]] = deque(maxlen=_MOST)
 
     def share(self) -> float:
-        """Return the thread's idle share (0 to 1) in the last minute, or in the known part of it."""
+        """Return the thread's idle share (0 to 1) in the last minute, or in the known part of this minute."""
         now, worked = self._now(), self._worked()
         while len(self._seen) > 1 and now - self._seen[1][0] >= _LONG_S:
             self._seen.popleft()

@@ -42,7 +42,7 @@ MOST_FIELDS: Final = 100_000
 More fields raise Malformed; a push may have millions.
 """
 MOST_CHECKED: Final = 5_000
-"""The maximum number of metrics and points that are examined in one push. Further ones are omitted."""
+"""The maximum number of metrics and points that are examined in one push. Further metrics and points are omitted."""
 MOST_ATTRIBUTES: Final = 16
 """The maximum number of attributes of one point, with those of its resource.
 
@@ -137,7 +137,7 @@ def read_metrics(data: bytes | bytearray | memoryview) -> Read:
 
 
 def _resource(message: memoryview) -> dict[str, str] | None:
-    """Return the attributes of a resource. Return None if they exceed the limits of a point."""
+    """Return the attributes of a resource. Return None if the attributes exceed the limits of a point."""
     if len(message) > _MOST_METRIC_BYTES:
         raise Malformed(f"a resource of {len(message)} bytes")
     attributes = Resource.FromString(bytes(message)).attributes

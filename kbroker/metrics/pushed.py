@@ -45,7 +45,7 @@ _ENDINGS: Final = {
 """The suffixes that a metric's name may have on the page. No other metric may have such a name (OpenMetrics)."""
 _OWN_LABELS: Final = "client_instance_id", "client_id", "client_software_name"
 _RESERVED_LABELS: Final = re.compile(rf"(?:exported_)*(?:le|{'|'.join(_OWN_LABELS)})")
-"""Label names that a client's own attributes must not have. They include the new names of renamed attributes."""
+"""Label names that a client's own attributes must not have. The names include the new names of renamed attributes."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,10 @@ class PushedMetrics:
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # the client with the newest push is at the end
         self._series = 0
         self._left_out: OrderedDict[bytes, float] = OrderedDict()
-        """The clients that were dropped for lack of space. Each stays in this dict until it would have expired."""
+        """The clients that were dropped for lack of space.
+
+        Each client stays in this dict until it would have expired.
+        """
         self._waiting = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kbroker-pushed")
 
@@ -184,7 +187,7 @@ def _series(point: Point) -> int:
 
 
 def _added(before: Point | None, point: Point) -> Point:
-    """Return a point. If it is a delta, add the previous value."""
+    """Return a point. If the point is a delta, add the previous value."""
     if before is None or not point.is_delta or before.kind != point.kind:
         return point
     old, new = before.value, point.value
@@ -202,7 +205,7 @@ def _added(before: Point | None, point: Point) -> Point:
 def _family(families: dict[str, Family], taken: set[str], point: Point) -> Family | None:
     """Return the family of a point.
 
-    Return None if another metric has its name, because a page has each name only once.
+    Return None if another metric has the same name, because a page has each name only once.
     """
     found = families.get(point.name)
     if found is not None:

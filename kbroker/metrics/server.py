@@ -78,7 +78,7 @@ class MetricsServer:
         self._changing = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._threads: dict[threading.Thread, socket.socket] = {}
-        """The threads of connections in order of arrival, including connections that newer ones have replaced."""
+        """The threads of connections in order of arrival, including replaced connections."""
         self._thread = threading.Thread(target=self._accept, name="kbroker-metrics", daemon=True)
 
     def start(self) -> Self:

@@ -42,8 +42,8 @@ It is also the maximum number of bytes that a busy connection receives in one ca
 _OFTEN = 16
 """The number of reports of the same bytes after which a connection that waits for its turn stops polling.
 
-With more than a thousand waiting connections, libuv would report only these connections: it returns only when fewer
-events are left.
+With more than a thousand waiting connections, libuv would report only these connections, because libuv returns only
+when fewer events are left.
 """
 _FLUSH_BYTES = 64 * 1024
 """If the responses have more bytes than this, they are sent before the next request is run."""
@@ -108,7 +108,7 @@ class Polls(Protocol):
 
 
 class Connection:
-    """One client; see the module's docstring."""
+    """The connection of one client; see the module's docstring."""
 
     __slots__ = (
         "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_mute", "_notifications", "_out",
@@ -129,7 +129,7 @@ class Connection:
         self._owner = owner
         self._loop = loop
         self.run: Run = owner.dispatcher.entrance
-        """Runs a frame. This is the dispatcher, or a SASL gate until the client has authenticated."""
+        """The function that runs a frame: the dispatcher's or, until the client has authenticated, the SASL gate's."""
         self._turns = owner.turns
         self._times = owner.times
         self._memory = owner.memory
@@ -370,7 +370,10 @@ class Connection:
     # --- requests
 
     def _consume(self, data: memoryview, deadline: float, *, shared: bool) -> None:
-        """Run complete frames in `data` until `deadline`; keep the rest. If `shared`, others use the buffer, too."""
+        """Run complete frames in `data` until `deadline`; keep the rest.
+
+        If `shared`, other connections use the buffer, too.
+        """
         frames = self._frames
         run, context, out, spill = self.run, self._context, self._out, self._spill
         times = self._times

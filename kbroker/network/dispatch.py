@@ -146,7 +146,7 @@ class Work:
         self.entry = entry
         self.size = size
         self.lane: Lane | None = None
-        """The lane in which the work waits among requests of its breadth."""
+        """The lane (turns.py) in which the work waits for other requests that use a similar amount of memory."""
         self.keeps_frame = entry.produces
         """Whether the work still uses the frame's bytes between its steps."""
         self.keeps_waiting = False
@@ -251,7 +251,10 @@ class Dispatcher:
         self._sampled = self._draw() < self._ratio
 
     def _is_limited(self, context: RequestContext) -> bool:
-        """Whether the client has any quota. Cache the result until its principal, client id or the quotas change."""
+        """Whether the client has any quota.
+
+        Cache the result until the principal, the client id or the quotas change.
+        """
         quotas, known = self._quotas, context.limited
         assert quotas is not None
         principal, client_id = context.principal, context.raw_client_id

@@ -33,9 +33,12 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 log = logging.getLogger(__name__)
 
 HELD_LONG = 0.05
-"""The time in seconds above which a hold is counted and logged."""
+"""The time in seconds above which a hold of the loop is counted and logged."""
 WAITED_LONG = 1.0
-"""The time in seconds above which a hold without work is a warning: the thread waited for a processor or a disk."""
+"""The time in seconds above which a hold of the loop without work is a warning.
+
+The thread then waited for a processor or a disk.
+"""
 _TICK = 0.1
 _LINES_EACH = 1.0
 """The minimum number of seconds between two lines."""

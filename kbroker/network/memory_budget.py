@@ -4,7 +4,8 @@ Owns the sum, the queue of connections that wait for memory, and the choice of c
 freed. Never reads or sends.
 
 `queued.max.request.bytes` is the limit. If it is -1, Kafka's default, the limit is DEFAULT_LIMIT. A limit is needed
-because clients must not use up a broker's memory; it also covers responses. Small requests in progress are not counted.
+because clients must not use up a broker's memory. The limit also covers responses. Small requests in progress are not
+counted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 100 * 1024 * 1024
 PATIENCE = 10.0
-"""The time limit in seconds: a connection that uses memory for one request for longer is closed if others wait."""
+"""The time limit in seconds for the use of memory by one request.
+
+After this time, the connection is closed if others wait.
+"""
 _CHECK_SECONDS = 1.0
 
 
@@ -76,7 +80,7 @@ class Memory:
             self._check_soon()
 
     def restart_time(self, holder: Holder) -> None:
-        """Record that a connection has finished a request; its time limit begins again."""
+        """Record that a connection has finished a request; the connection's time limit begins again."""
         held = self._held.pop(holder, None)
         if held is not None:
             self._held[holder] = (held[0], time.monotonic())
@@ -115,7 +119,7 @@ class Memory:
             self._timer = asyncio.get_running_loop().call_later(_CHECK_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
-        """Close connections while others wait or the sum exceeds the limit. Begin with the longest use of memory."""
+        """Close connections, the longest user of memory first, while others wait or the sum exceeds the limit."""
         self._timer = None
         longest = time.monotonic() - PATIENCE
         for holder, (size, since) in list(self._held.items()):

@@ -8,8 +8,8 @@ the client reads the sent bytes. Never interprets a response.
 The bytes of a response before a range are sent immediately, not together with the range (MSG_MORE). The first packet
 wakes the client while the range is being sent, and sending to a client that is awake uses less CPU time. This was
 measured over loopback with one Fetch of 1 MB in flight: 0.315 s of CPU for each GB, instead of 0.345 s with MSG_MORE;
-with 256 kB, 0.58 s instead of 0.68 s, at the same throughput. With five Fetches in flight it is 0.30 s instead of 0.32
-to 0.37 s; the throughput was the same in two runs, and a fifth lower in one run.
+with 256 kB, 0.58 s instead of 0.68 s, at the same throughput. With five Fetches in flight, the CPU time is 0.30 s
+instead of 0.32 to 0.37 s. The throughput was the same in two runs, and a fifth lower in one run.
 
 A client that reads on the same machine empties its socket within 25 to 50 us. If the outbox waited for the poller's
 report, this would cost a sleep and a wake-up, and the client would also wait. A Fetch of 1 MB is more than four times
@@ -33,9 +33,9 @@ from kbroker.network.turns import SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
 
 ASKED_FOR = 0.000_05
-"""The seconds for which a full socket is retried."""
+"""The time in seconds for which a full socket is retried."""
 ENOUGH_BYTES = 16 * 1024
-"""A socket that accepts fewer bytes than this counts as still full, unless no more bytes are left."""
+"""A socket that accepts fewer bytes than this counts as still full, if more bytes are left."""
 MOST_PASSED_OVER = 63
 """The maximum number of full sockets in a row that are not retried, after all retries have failed."""
 
@@ -270,7 +270,7 @@ class Outbox:
                 self._stop_waiting()
 
     def _push(self, pieces: deque[Piece] | tuple[()]) -> bool:
-        """Send bytes. Return True if all are sent, False if the socket is full or others must be served."""
+        """Send bytes. Return True if all are sent, False if the socket is full or it is the turn of others."""
         budget, send_range, socket_fd = _AT_ONCE, os.sendfile, self._fd
         patience, end = self._patience, now() + SLICE
         patience.since = 0.0

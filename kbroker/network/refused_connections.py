@@ -23,7 +23,7 @@ NO_DESCRIPTOR = "descriptors are needed for logs (ulimit -n)"
 
 
 def last_descriptor() -> int:
-    """Return the lowest descriptor that connections must not use. It and all higher descriptors have other uses."""
+    """Return the lowest descriptor that connections must not use. This and all higher descriptors have other uses."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_RESERVED
 
 
@@ -41,7 +41,7 @@ class Limits(Protocol):
 
 
 def refusing_limit(limits: Limits, host: str, own: int, of_all: int) -> str | None:
-    """Return the limit that refuses one more connection of a host with `own` connections; None if no limit does."""
+    """Return the limit that refuses one more connection of a host, which has `own` connections. None means no limit."""
     if of_all >= limits.max_connections:
         return f"too many connections (max.connections={limits.max_connections})"
     if own >= limits.per_ip_overrides.get(host, limits.max_connections_per_ip):

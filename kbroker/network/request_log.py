@@ -38,7 +38,7 @@ class Measured(NamedTuple):
     """The part of `total_ms` in which the loop worked on the request."""
     throttle_ms: int
     error_code: int
-    """The error code of the complete request; 0 if there is none, or if each part of the response has its own."""
+    """The error code of the complete request; 0 if there is none, or if each part of the response has its own code."""
 
 
 Sink = Callable[[Measured], None]
@@ -70,7 +70,7 @@ def enabled() -> bool:
 def measured(
     steps: Steps, work: Any, context: RequestContext, correlation_id: int, since: float, sink: Sink | None = None
 ) -> Steps:
-    """Return a coroutine that runs the steps of a `Work`; when they end, it logs a line and calls `sink`.
+    """Return a coroutine that runs the steps of a `Work`, then logs a line and calls `sink`.
 
     `since` is the perf_counter time at which the loop began to run the request. The working time is the time that the
     loop spent on the request. In the rest of the total time the request waited for a future or for its turn.

@@ -2,8 +2,8 @@
 
 Owns the frames of an authentication: ApiVersions, SaslHandshake, SaslAuthenticate, and tokens without a header after a
 handshake of version 0. Never checks credentials (security/sasl/). The gate replaces the dispatcher for one connection.
-After the client has authenticated, the dispatcher replaces the gate permanently, unless the client's session has an
-end.
+After the client has authenticated, the dispatcher replaces the gate. It does so permanently if the client's session has
+no end.
 
 After a failed authentication, the gate stops reading from the connection, responds after
 `connection.failed.authentication.delay.ms`, and closes the connection. After any other forbidden request it closes the

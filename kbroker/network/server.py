@@ -231,7 +231,10 @@ class Server:
         self._accept_again(listening, name)
 
     def _admit(self, rates: ConnectionRates, name: str, sock: socket.socket, peer: str) -> None:
-        """Serve a connection. If its address connects too often, keep it open without serving it for a while."""
+        """Serve a connection.
+
+        If the client's address connects too often, keep the connection open without serving it for a while.
+        """
         host = peer.rpartition(":")[0]
         held_ms = rates.refused_ms(host, name, protected=name == self.limits.protected_listener)
         if not held_ms:
@@ -263,7 +266,7 @@ class Server:
             self._loop.add_reader(listening.fileno(), self._accept, listening, name)
 
     async def close(self) -> None:
-        """Stop accepting, and close all connections: first those without waiting bytes, the others at a deadline."""
+        """Stop accepting, and close all connections. Connections with waiting bytes are closed last, at a deadline."""
         if self._sweep is not None:
             self._sweep.cancel()
         self.watch.close()
@@ -344,7 +347,7 @@ class Server:
         return RequestContext(self._services, "/" + java_address(host), connection.listener, ("", 0), port)
 
     def _refusing_limit(self, host: str) -> str | None:
-        """Return the limit that refuses one more connection of a host; None if no limit does."""
+        """Return the limit that one more connection of a host would exceed; None if there is none."""
         if self.refuses:
             return "a fault refuses connections"
         return refusing_limit(self.limits, host, self._per_ip[host], len(self._connections))

@@ -97,7 +97,10 @@ class TlsPort:
 
 
 class TlsChannel(Outbox):
-    """The TLS of one connection. It replaces the loop (for reading), the socket and the outbox for the connection."""
+    """The TLS of one connection.
+
+    The channel replaces the loop (for reading), the socket and the outbox for the connection.
+    """
 
     __slots__ = (
         "_begin", "_callback", "_client", "_ended", "_is_ready", "_port", "_scheduled", "_sealed", "_session", "_timer",
@@ -284,7 +287,7 @@ class TlsChannel(Outbox):
 
     @property
     def in_memory(self) -> int:
-        """The maximum memory of the waiting pieces, now or during their sending, in bytes."""
+        """The maximum memory in bytes that the waiting pieces use, now or while they are sent."""
         return super().in_memory + (SEALED_BYTES if self.waiting else 0)
 
     def send(self, data: bytearray) -> None:

@@ -23,13 +23,13 @@ from typing import Protocol
 TURN = 0.002
 """The time in seconds for waiting work in one turn. The same time is added for new work."""
 SLICE = 0.0005
-"""The maximum time in seconds for one connection at a time."""
+"""The maximum time in seconds for which one connection works before another connection has its turn."""
 LONG = 0.000_15
 """The time in seconds above which a piece of work counts as long: about 10 small requests, or a batch of 100 kB."""
 ALONE = 0.005
 """A connection counts as alone if no other connection was served for this many seconds."""
 NOTED = 0.001
-"""The minimum used time in seconds for which a turn's end is scheduled."""
+"""The used time in seconds from which on a turn's end is scheduled."""
 
 now = time.perf_counter
 
@@ -48,15 +48,15 @@ class Breadth(Enum):
     """
 
     NARROW = 0
-    """Always little memory, so any number of such requests may run at the same time."""
+    """The request always uses little memory, so any number of such requests may run at the same time."""
     WIDE = 1
-    """As much memory as the response, so only some such requests may run at the same time."""
+    """The request uses as much memory as its response, so only some such requests may run at the same time."""
     HUGE = 2
-    """Many times the memory of the received bytes, so such requests run one at a time."""
+    """The request uses many times the memory of the received bytes, so such requests run one at a time."""
 
 
 class Lane:
-    """A limit on the number of runners at a time. The others wait in order."""
+    """A limit on the number of runners at a time. The runners beyond the limit wait in order."""
 
     def __init__(self, turns: Turns, width: int) -> None:
         self._turns = turns
@@ -103,7 +103,10 @@ class Turns:
         self.spent = 0.0
         """The seconds used in this turn. After TURN, sockets that the poller reports wait for the next turn."""
         self.latest: Runner | None = None
-        """The connection that read last. If it reads again, it seems alone, and its long work continues immediately."""
+        """The connection that read last.
+
+        If the same connection reads again, it seems to be alone, and its long work continues immediately.
+        """
 
     def lane(self, breadth: Breadth) -> Lane | None:
         """Return the lane that a long request must enter; None if it needs no lane."""
@@ -116,7 +119,7 @@ class Turns:
             self._changed_at = at
 
     def crowded(self, at: float) -> bool:
-        """Whether others wait here, or may wait soon because another connection has been served lately."""
+        """Whether other runners wait here, or may wait soon because another connection has been served lately."""
         return bool(self._short or self._long) or at - self._changed_at < ALONE
 
     def used(self, seconds: float) -> None:

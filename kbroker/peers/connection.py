@@ -76,7 +76,7 @@ class TcpPeer:
         self._tls = tls
         self._login = login
         self._log_in_at = math.inf
-        """The time of the event loop's clock at which to authenticate again. It is before the session's end."""
+        """The time of the event loop's clock at which to authenticate again. This time is before the session's end."""
         self._client_id = client_id
         self._correlation = 0
         self._frames: _Frames | None = None

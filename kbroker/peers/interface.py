@@ -42,7 +42,10 @@ Endpoint = tuple[str, int]
 
 
 class PeersByNode:
-    """Sends requests to brokers by id. `endpoint_of` returns a broker's address, or None if it is not known as live."""
+    """Sends requests to brokers by id.
+
+    `endpoint_of` returns a broker's address, or None if the broker is not known to be live.
+    """
 
     def __init__(self, peers: Peers, endpoint_of: Callable[[int], Endpoint | None], client_id: str) -> None:
         self._peers = peers

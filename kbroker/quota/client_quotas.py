@@ -172,8 +172,8 @@ class MutationQuota:
     def mutate(self, user: str, client_id: str | None, count: int, now_ms: float, *, strict: bool) -> tuple[bool, int]:
         """Return whether a client may create or delete partitions, and the time in ms for which it must pause.
 
-        If `strict`, the client must not create or delete partitions while the bucket owes tokens. Otherwise it always
-        may, and must pause afterwards.
+        If `strict`, the client must not create or delete partitions while the bucket owes tokens. Otherwise the client
+        always may, and must pause afterwards.
         """
         limit = self.limits.of(user, client_id)
         if limit is None or math.isinf(limit.value):

@@ -3,8 +3,8 @@
 Owns `Entity`, and its path in the configs of users, clients and addresses (Apache Kafka 3.9: /config/users/U/clients/C
 and similar). Owns the keys, the checks of their values with Kafka's messages, and the stored text of a value. Owns
 `Quotas`, which contains all limits of a cluster, and the filter of DescribeClientQuotas. `Quotas` changes only if a
-limit changes, not with other configs of users (credentials). It records the last change, so that callers do not compare
-all limits. Never stores anything.
+limit changes, not with other configs of users (credentials). `Quotas` records the last change, so that callers do not
+compare all limits. Never stores anything.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def quotas_in(by_kind: Mapping[str, Configs]) -> Quotas:
 
 
 def changed(quotas: Quotas, kind: str, name: str, configs: Mapping[str, str]) -> Quotas:
-    """Return the quotas after a change of configs. The object is the same if no limit has changed."""
+    """Return the quotas after a change of configs. If no limit has changed, return the same object."""
     entity = entity_at(kind, name)
     if entity is None:
         return quotas
@@ -227,13 +227,13 @@ _TEXTS: Final = {EXACT: "MATCH_TYPE_EXACT", OF_DEFAULT: "MATCH_TYPE_DEFAULT", AN
 
 
 class QuotaFilter:
-    """The components of a request. Each has a type of entity, a kind of match and a name. Raises ApiError."""
+    """The components of a request. Each component has a type of entity, a kind of match and a name. Raises ApiError."""
 
     def __init__(self, components: Iterable[tuple[str, int, str | None]], *, strict: bool) -> None:
         """Create the filter. With `strict`, only entities without other types match."""
         self._strict = strict
         self._wanted: dict[str, str | None] = {}
-        """By type: the name in the form of messages; None for any."""
+        """The name for each type, in the form of messages. None means any name."""
         self._defaults: set[str] = set()
         for kind, match_type, match in components:
             self._add(kind, match_type, match)

@@ -66,7 +66,7 @@ class InSyncChanges:
         """The numbers of granted removals and additions of replicas, and of refused proposals."""
 
     def propose(self, partition: ReplicatedPartition, proposal: Proposal) -> None:
-        """Queue a proposal. It replaces an earlier proposal of the same partition."""
+        """Queue a proposal. The new proposal replaces an earlier proposal of the same partition."""
         if self._closed:
             return
         self._waiting[partition.key] = partition, proposal

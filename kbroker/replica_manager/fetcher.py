@@ -366,7 +366,7 @@ class Fetcher:
             work.close()
 
     def _fail(self, followed: Followed) -> None:
-        """Stop copying a partition until the controller sends its leader again."""
+        """Stop copying a partition until the controller sends the partition's leader again."""
         followed.state.broken()
         if self._is_current(followed):
             self._session.drop(followed.id)
@@ -475,8 +475,8 @@ class Fetcher:
             self._rest(followed)
             return
         except Exception:
-            # It is unknown whether the log was truncated, so determine its position again. The other partitions must
-            # continue.
+            # It is unknown whether the log was truncated, so determine the partition's position again. The other
+            # partitions must continue.
             log.exception("%s: %s is not copied for a while", self._name, followed)
             followed.state.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._rest(followed)

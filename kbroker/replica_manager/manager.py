@@ -1,10 +1,10 @@
 """The replicas of one broker in a cluster (Apache Kafka: ReplicaManager).
 
-Owns the changes of partitions on the controller's requests: they become leader or follower, or stop. Also owns the
-newest known controller epoch, and the periodic check for lagging followers. replicated_partition.py contains a
-partition's behaviour, and fetchers.py the copying. Never decides about leadership, and never parses a request's bytes.
-The table of hosted partitions is `Replicas`, as on a single node. In a cluster a broker hosts a partition only after a
-request from the controller, never because of the cluster's state alone.
+Owns the changes of partitions that the controller requests: to lead, to follow or to stop. Also owns the newest known
+controller epoch, and the periodic check for lagging followers. replicated_partition.py contains a partition's
+behaviour, and fetchers.py the copying. Never decides about leadership, and never parses a request's bytes. The table of
+hosted partitions is `Replicas`, as on a single node. In a cluster a broker hosts a partition only after a request from
+the controller, never because of the cluster's state alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _UNCHECKED: Final = -1
 _WHATEVER: Final = frozenset({-1, -2})
-"""Leader epochs of a StopReplica that count as the newest: the request has no epoch, or the topic is being deleted."""
+"""Leader epochs of a StopReplica that count as the newest epoch: no epoch, and the epoch for a deleted topic."""
 _DELETED_AT_ONCE: Final = 16
 
 Key = tuple[str, int]
@@ -130,7 +130,7 @@ class ReplicaManager:
         self._spawn(self._watch_followers)
 
     def close(self) -> None:
-        """Stop fetching and proposing. `Replicas` notifies callers that wait for a partition when it closes."""
+        """Stop fetching and proposing. When `Replicas` closes, it notifies callers that wait for a partition."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
@@ -138,7 +138,7 @@ class ReplicaManager:
         self._changes.close()
 
     def stop_fetching(self) -> None:
-        """Stop fetching before this broker's shutdown; its leaderships continue."""
+        """Stop fetching before this broker's shutdown; the broker's leaderships continue."""
         self._fetchers.close()
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -164,8 +164,8 @@ class ReplicaManager:
     def accept(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
         """Return an error for a request from an older controller or for an earlier registration of this broker.
 
-        A broker epoch of -1, or one above the known epoch, is accepted (KafkaApis.isBrokerEpochStale). UpdateMetadata
-        is also checked.
+        A broker epoch that is -1 or above the known epoch is accepted (KafkaApis.isBrokerEpochStale). UpdateMetadata is
+        also checked.
         """
         if broker_epoch != _UNCHECKED and broker_epoch < self._member.broker_epoch():
             return ErrorCode.STALE_BROKER_EPOCH

@@ -49,7 +49,7 @@ class PartitionContext:
 
 
 class _Wait:
-    """A wait. `notify` is called once with the outcome, unless the wait is cancelled first."""
+    """A wait. `notify` is called once with the outcome, if the wait is not cancelled before."""
 
     __slots__ = ("notify",)
 
@@ -94,7 +94,7 @@ class Waits:
             self._dead = 0
 
     def finish(self, reached: int, code: Callable[[int], ErrorCode]) -> None:
-        """Finish all waits for offsets up to `reached`; the outcome of each is `code(offset)`."""
+        """Finish all waits for offsets up to `reached`; the outcome of each wait is `code(offset)`."""
         while self._heap and self._heap[0][0] <= reached:
             offset, _, wait = heappop(self._heap)
             self._finish(wait, code(offset))
@@ -129,7 +129,7 @@ def _future() -> tuple[asyncio.Future[None], Notify]:
 
 
 class ReplicatedPartition(Partition):
-    """A partition with a replica on this broker. `alone` means that it has no other replicas."""
+    """A partition with a replica on this broker. `alone` means that the partition has no other replicas."""
 
     __slots__ = (
         "_context",
@@ -345,7 +345,7 @@ class ReplicatedPartition(Partition):
         return None
 
     def committed(self, offset: int) -> asyncio.Future[None]:
-        """Return a future that is done when all records before `offset` are committed; it may fail with ApiError."""
+        """Return a future that is done when all records before `offset` are committed, or that fails with ApiError."""
         future, notify = _future()
         give_up = self.when_committed(offset, notify)
         if give_up is not None:

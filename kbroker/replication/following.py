@@ -14,7 +14,10 @@ from enum import Enum
 from kbroker.protocol.errors import ErrorCode
 
 EpochEnd = Callable[[int], tuple[int, int]]
-"""A function that returns the largest epoch up to the given one in this broker's log, and its end; or (-1, -1)."""
+"""A function that returns the largest epoch in this broker's log up to the given epoch, and its end.
+
+Without such an epoch it returns (-1, -1).
+"""
 
 
 class Condition(Enum):

@@ -44,7 +44,10 @@ NEVER: Final = -(1 << 62)
 
 @dataclass(slots=True)
 class Follower:
-    """The leader's state of a follower. Offsets are -1 until it fetches. Times are ms of the leader's clock."""
+    """The leader's state of a follower.
+
+    Offsets are -1 until the follower fetches. Times are ms of the leader's clock.
+    """
 
     end_offset: int = -1
     log_start_offset: int = -1
@@ -164,8 +167,8 @@ class Leadership:
     ) -> bool:
         """Apply the controller's state; return whether a new leader epoch begins, at `end_offset`.
 
-        `is_new_leader` means that this broker has not led without interruption, so that the known state of followers is
-        outdated. If `state` is older than the known state, change nothing and return False.
+        `is_new_leader` means that this broker did not lead before, or was interrupted, so that the known state of
+        followers is outdated. If `state` is older than the known state, change nothing and return False.
         """
         if state.partition_epoch < self.partition_epoch:
             return False
@@ -210,7 +213,7 @@ class Leadership:
     def fetched(self, replica: int, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> bool | None:
         """Record a follower's fetch.
 
-        Return whether its end moved, or None if the follower is not a replica of this partition.
+        Return whether the follower's end moved; None if the follower is not a replica of this partition.
         """
         follower = self._followers.get(replica)
         if follower is None:
@@ -253,7 +256,8 @@ class Leadership:
     def refused(self, proposal: Proposal, error: ErrorCode) -> bool:
         """Handle a refused proposal; return whether to send it again.
 
-        If it is unclear whether the proposal was granted, it stays pending, which is the safe choice for the leader.
+        If it is unclear whether the proposal was granted, the proposal stays pending, which is the safe choice for the
+        leader.
         """
         if proposal is not self.proposed:
             return False

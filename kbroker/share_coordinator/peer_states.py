@@ -118,13 +118,13 @@ SUMMARY: Final = Operation(
 
 
 class _Asked(NamedTuple):
-    """A waiting question about one share partition. `wanted` is its entry in the request."""
+    """A waiting question about one share partition. `wanted` is the question's entry in the request."""
 
     place: SharePartition
     wanted: Any
     size: int
     until: float
-    """The time of the loop's clock at which its wait for a turn times out."""
+    """The time of the loop's clock until which the question may wait to be sent."""
     answer: asyncio.Future[Any]
 
 
@@ -154,7 +154,7 @@ class PeerStates:
         self._is_closed = False
 
     async def ask(self, node_id: int, operation: Operation[A], place: SharePartition, wanted: Any) -> A:
-        """Return a broker's answer about one share partition. If there is no answer, its error is NO_ANSWER."""
+        """Return a broker's answer about one share partition. If there is no answer, return the error NO_ANSWER."""
         if self._is_closed:
             return operation.failed(NO_ANSWER, None)
         loop = asyncio.get_running_loop()

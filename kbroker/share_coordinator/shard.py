@@ -404,7 +404,7 @@ def _fault(code: ErrorCode) -> Fault:
 
 
 def _negative(*values: tuple[str, int]) -> Fault | None:
-    """Return the error for the first negative value, with its name."""
+    """Return an error that names the first negative value."""
     for name, value in values:
         if value < 0:
             return ErrorCode.INVALID_REQUEST, f"The {name} cannot be a negative number."

@@ -90,7 +90,7 @@ def combined(known: Batches, new: Sequence[StateBatch], start_offset: int) -> Ba
         return kept
     low = min(each.first_offset for each in added)
     high = max(each.last_offset for each in added)
-    # A new batch may be merged with a batch that ends just before it, so the neighbours belong to the swept part.
+    # A new batch may be merged with a batch that ends just before it, so the neighbours are also merged anew.
     begin = max(kept.before(low) - 1, 0)
     end = kept.beginning_by(high) + 1
     touched = in_order([*kept[begin:end], *added])
@@ -147,7 +147,7 @@ def _coalesced(batches: Iterable[StateBatch]) -> list[StateBatch]:
 
 
 def _swept(batches: Sequence[StateBatch]) -> list[StateBatch]:
-    """Return batches that may overlap as sorted, disjoint ones. At each offset the strongest batch counts."""
+    """Return batches that may overlap as sorted, disjoint batches. At each offset the strongest batch counts."""
     waiting = sorted(batches)
     borders = sorted({each.first_offset for each in batches} | {each.last_offset + 1 for each in batches})
     open_batches: list[tuple[int, int, int]] = []  # a heap of (-count, -state, last offset)

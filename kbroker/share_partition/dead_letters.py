@@ -15,7 +15,7 @@ from kbroker.share_partition.states import RecordState
 
 REJECTED: Final = "Offset rejected by client."
 EXCEEDED: Final = "Offset delivery count exceeded the threshold."
-"""The causes, in Kafka's words. A header of the dead letters contains them (ShareGroupDLQManager)."""
+"""The causes, in Kafka's words. A header of each dead letter contains its cause (ShareGroupDLQManager)."""
 
 
 class Letter(NamedTuple):
@@ -41,7 +41,7 @@ class DeadLetters(Protocol):
 def stored_letters(batches: Iterable[StateBatch], delivery_limit: int) -> list[Letter]:
     """Return the dead letters of stored state that might not be written (SharePartition.maybeResumeDlqArchiving).
 
-    The cause is not stored. Records at the limit of deliveries are assumed to have exceeded it.
+    The cause is not stored. Records at the limit of deliveries are assumed to have exceeded the limit.
     """
     return [
         Letter(first, last, count, EXCEEDED if count >= delivery_limit else REJECTED)

@@ -4,8 +4,8 @@ Owns the table of share partitions, their timers, and the notifications when a s
 answers a request: handlers answer.
 
 A share partition is in use from its first fetch until the last session of its group has ended and its state is stored
-completely. It is also forgotten when its group is deleted, when its partition is deleted or gets another leader, and
-after errors after which its state must be loaded again.
+completely. A share partition is also forgotten when its group is deleted, when its partition is deleted or gets another
+leader, and after errors after which its state must be loaded again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ShareDelivery:
         most_sessions: int,
         is_view: Callable[[bytes], bool] = lambda _topic_id: False,
     ) -> None:
-        """`led` returns a partition that this broker leads, and raises ApiError for others.
+        """`led` returns a partition that this broker leads, and raises ApiError for other partitions.
 
         `is_view` returns whether the topic with an id is a view. A view has the partitions of another topic.
         """
@@ -166,7 +166,7 @@ class ShareDelivery:
             self.spawn(self._release(session))
 
     def give_back(self, session: ShareSession, hosted: Hosted) -> None:
-        """Release the records that a member acquired while its session ended, unless the member has joined again."""
+        """Release the records that a member acquired while its session ended, if the member has not joined again."""
         if self.sessions.find(*session.key) is None:
             self.spawn(hosted.release(session.member))
 
@@ -220,7 +220,7 @@ class ShareDelivery:
             log.error("work of share partitions has failed", exc_info=task.exception())
 
     def schedule(self, hosted: Hosted, delay_ms: float) -> None:
-        """Check a share partition for ended locks and delays after a delay."""
+        """After a pause, check a share partition for ended locks and delays."""
         number = self._numbers.get(hosted)
         if number is not None:
             self._timers.schedule((number, None), delay_ms)

@@ -1,15 +1,15 @@
 """A share partition in use at the leader of its partition: its loading, its writes, its timers and its waiters.
 
 Owns the steps of a change (decide, write, confirm or undo), the order of writes, and the wait for the first load. Also
-owns the lock of a fetch while it reads. Also owns `wake`, the only function that lets waiting fetches try again. Its
-reasons are new records, released or ended locks, ended delays, records that are done, the end of another fetch, a load,
-the loss of leadership. Never decides about records (share_partition.py), never sends a request.
+owns the lock of a fetch while it reads. Also owns `wake`, the only function that lets waiting fetches try again. The
+fetches are woken by new records, released or ended locks, ended delays, records that are done, the end of another
+fetch, a load, and the loss of leadership. Never decides about records (share_partition.py), never sends a request.
 
-One write is in progress at a time. It contains all changes decided since the previous write began. Changes that are
-decided during a write are kept separate from the changes of this write. So a failed write undoes only its own changes,
-and the result of a later write does not apply to these (KAFKA-19476). The writes continue if the client that requested
-a change is gone. After an error which proves that other brokers have written meanwhile, the state is dropped, and read
-again at its next use.
+One write is in progress at a time. A write contains all changes decided since the previous write began. Changes that
+are decided during a write are kept separate from the changes of this write. So a failed write undoes only its own
+changes, and the result of a later write does not apply to these changes (KAFKA-19476). The writes continue if the
+client that requested a change is gone. After an error which proves that other brokers have written meanwhile, the state
+is dropped, and read again at its next use.
 
 A record for the dead letter topic takes two writes: first it is archiving, then its dead letter is written, then it is
 archived. Dead letters are written one after the other, a limited number of records at a time. If the broker stops
@@ -65,7 +65,7 @@ class Key(NamedTuple):
 
 
 class Surroundings(Protocol):
-    """The attributes and methods of the table of share partitions that a share partition in use needs."""
+    """The attributes and methods that a share partition in use needs of the table of share partitions."""
 
     persister: Persister
     dead_letters: DeadLetters
@@ -404,7 +404,7 @@ class Hosted:
     # -- fetches
 
     def lock(self, fetch: Waiter) -> bool:
-        """Lock the share partition for a fetch, unless another fetch has locked it. The fetch has to `unlock` it."""
+        """Lock the share partition for a fetch, if no other fetch has locked it. The fetch has to call `unlock`."""
         if self.state is None:
             return False
         if self.fetch_lock is not None:

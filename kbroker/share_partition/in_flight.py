@@ -23,8 +23,8 @@ _NAMES: Final = {**{int(each): each.name.lower() for each in RecordState}, DELAY
 class InFlight:
     """Neighbouring records of a partition in the same state, between the group's start offset and its end offset.
 
-    They were delivered `deliveries` times. `member` is None unless a member has acquired them. `deadline_ms` is None
-    unless a member has acquired them, or they wait for their next delivery (delayed).
+    They were delivered `deliveries` times. `member` is the member that has acquired them, or None. `deadline_ms` is
+    None for records that are neither acquired nor waiting for their next delivery (delayed).
     """
 
     topic: str

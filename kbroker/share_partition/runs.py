@@ -150,7 +150,10 @@ class Runs:
     # -- owners
 
     def owner_of(self, member: str) -> Owner:
-        """Return a member as an owner. It must get a run immediately: owners without runs may be forgotten."""
+        """Return a member as an owner.
+
+        The owner must get a run immediately, because owners without runs may be forgotten.
+        """
         owner = self._owners.get(member)
         if owner is None:
             if len(self._owners) >= _FEW_OWNERS:
@@ -159,13 +162,13 @@ class Runs:
         return owner
 
     def known_owner(self, member: str) -> Owner | None:
-        """Return a member as an owner; None if it owns no runs."""
+        """Return a member as an owner; None if the member owns no runs."""
         return self._owners.get(member)
 
     def retire(self, member: str) -> Owner | None:
         """Return the owner of a member that leaves.
 
-        If the member joins again, it is a new owner, and does not own these runs.
+        If the member joins again, it is a new owner, and does not own the earlier runs.
         """
         return self._owners.pop(member, None)
 
@@ -210,7 +213,7 @@ class Runs:
         self.deadline[begin:end] = array("d", [run.deadline for run in new])
 
     def join_into(self, begin: int, end: int, new: list[Run]) -> None:
-        """Replace runs like `replace`; join neighbouring runs that are equal, including those before and after."""
+        """Replace runs like `replace`; join neighbouring runs that are equal, also with the runs before and after."""
         if begin > 0:
             begin -= 1
             new.insert(0, self.at(begin))

@@ -37,7 +37,10 @@ def next_epoch(epoch: int) -> int:
 
 
 class ShareSession:
-    """One member's session. `partitions` are True if the next response has to contain them, even without records."""
+    """One member's session.
+
+    A partition in `partitions` is True if the next response has to contain it, even without records.
+    """
 
     __slots__ = ("connection", "epoch", "group", "has_ended", "member", "partitions", "waiting")
 
@@ -100,7 +103,7 @@ class ShareSessions:
         return session
 
     def open(self, group: str, member: str, connection: object) -> ShareSession:
-        """Begin a session that replaces the member's earlier one; raises ApiError if there are too many sessions.
+        """Begin a session that replaces the member's earlier session; raises ApiError if there are too many.
 
         The member keeps the records that it acquired before.
         """
@@ -116,9 +119,10 @@ class ShareSessions:
         return session
 
     def take(self, session: ShareSession, key: PartitionKey, *, is_told: bool) -> None:
-        """Add a partition. Unless it `is_told`, the next response has to contain it, even without records.
+        """Add a partition.
 
-        Raises ApiError if the session has ended, or if all sessions together have too many partitions.
+        The next response has to contain the partition, even without records. With `is_told` it need not. Raises
+        ApiError if the session has ended, or if all sessions together have too many partitions.
         """
         if session.has_ended:
             raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND)

@@ -149,7 +149,10 @@ class SharePartition(Transitions):
         return end
 
     async def _acquire_part(self, work: _Acquisition, at: int, end: int) -> int:
-        """Acquire available records of the batch from `at` to `end`, one after the other; return their number."""
+        """Acquire available records of the batch from `at` to `end`, one after the other.
+
+        Return the number of acquired records.
+        """
         runs, limits, limit = self.runs, work.limits, work.limits.delivery_count
         size, taken, most = end - at + (runs.cut if at == runs.start else 0), 0, -1
         runs.what[runs.index(at)] |= TRACKED
@@ -244,7 +247,7 @@ class SharePartition(Transitions):
 
 
 def _add(parts: list[Acquired], more: Acquired) -> None:
-    """Add records to the records of the same batch; join neighbours with the same delivery count."""
+    """Add records to the acquired records of the same batch; join neighbours with the same delivery count."""
     if parts and parts[-1].last_offset + 1 == more.first_offset and parts[-1].delivery_count == more.delivery_count:
         parts[-1] = parts[-1]._replace(last_offset=more.last_offset)
     else:
@@ -260,7 +263,7 @@ def _end_of_batch(read: Sequence[Span], offset: int) -> int:
 
 
 def _divided(read: Sequence[Span], first: int, last: int, size: int) -> Iterator[Span]:
-    """Divide new records into batches of at least `size`. Each ends where a batch of the log ends."""
+    """Divide new records into batches of at least `size`. Each batch ends where a batch of the log ends."""
     begin = first
     for span in read:
         base = span.first_offset

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 _MOST_GROWTH: Final = 250
-"""The maximum exponent of a back-off. A larger one could exceed the range of numbers."""
+"""The maximum exponent of a back-off. A larger exponent could exceed the range of numbers."""
 
 
 class RecordState(IntEnum):
@@ -49,7 +49,7 @@ STATE_AFTER: Final = {
 
 
 class AckBatch(NamedTuple):
-    """A member's acknowledgement of a range of offsets: one type for all of them, or one for each."""
+    """A member's acknowledgement of a range of offsets: one type for all offsets, or one type for each offset."""
 
     first_offset: int
     last_offset: int

@@ -62,7 +62,10 @@ class Transition:
         """Whether delays have ended, so that more records can be acquired although there is nothing to store."""
 
     def add(self, first: int, last: int, state: int, count: int, cause: str = "") -> None:
-        """Add records whose new state must be stored. If they are archiving, `cause` is for their dead letters."""
+        """Add records whose new state must be stored.
+
+        If the records are archiving, `cause` is the cause in their dead letters.
+        """
         if state == _ARCHIVING:
             self._add_letter(Letter(first, last, count, cause))
         if self.batches:

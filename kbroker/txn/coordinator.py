@@ -26,7 +26,7 @@ from kbroker.txn.transaction import TopicPartition, Transaction
 _ANSWERS = {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE}
 """Conversions of errors of the coordinator's own log to errors for producers.
 
-They supplement the runtime's conversions.
+These conversions supplement the runtime's conversions.
 """
 
 

@@ -2,7 +2,7 @@
 
 Owns the decisions about EndTxn. Never writes: shard.py carries the decisions out.
 
-Version 1 (EndTxn up to 4). The epoch must be the current one; otherwise the result is PRODUCER_FENCED.
+Version 1 (EndTxn up to 4). The request must have the current epoch; otherwise the result is PRODUCER_FENCED.
 
     state            commit               abort
     Ongoing          prepare              prepare

@@ -51,7 +51,7 @@ class Target(Protocol):
     """A broker that appends markers to the partitions that it leads."""
 
     def write(self, marker: Marker) -> Answers | Awaitable[Answers]:
-        """Append a marker to its partitions; return an error code for each."""
+        """Append a marker to its partitions; return an error code for each partition."""
 
 
 class Progress(NamedTuple):
@@ -167,7 +167,7 @@ class Marking:
         self._defer = defer
         self._jobs: deque[_Job] = deque()
         self._queued: set[_Name] = set()
-        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, so that simulations cancel them in this order
+        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, so that simulations cancel tasks in this order
         self._logged: dict[_Name, set[ErrorCode]] = {}
         # the partitions with unanswered markers, by the markers' `ending`
         self._in_flight: dict[int, set[TopicPartition]] = {}

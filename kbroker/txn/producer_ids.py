@@ -1,9 +1,9 @@
 """Producer ids from blocks that the controller reserves permanently (KIP-730), on a single node and in a cluster.
 
-Owns the current block, and the next one. Never reuses an id: the rest of a block is lost at a restart. A single node
-reserves the next block when half of the current one is used. The reservation is on disk before the block is needed, so
-no request waits for the disk. A node of a cluster requests the next block from the controller when nine tenths are used
-(RPCProducerIdManager). No request waits for this block: if there is no block, a request for an id fails with
+Owns the current block, and the next block. Never reuses an id: the rest of a block is lost at a restart. A single node
+reserves the next block when half of the current block is used. The reservation is on disk before the block is needed,
+so no request waits for the disk. A node of a cluster requests the next block from the controller when nine tenths are
+used (RPCProducerIdManager). No request waits for this block: if there is no block, a request for an id fails with
 COORDINATOR_LOAD_IN_PROGRESS, and the client retries.
 """
 
@@ -74,7 +74,7 @@ class ProducerIds:
 
 
 class ProducerIdBlocks:
-    """The supply of a node in a cluster. `broker_epoch` returns the epoch of its registration.
+    """The supply of a node in a cluster. `broker_epoch` returns the epoch of the node's registration.
 
     `controller_id` returns the id of the controller, -1 if there is none.
     """

@@ -119,7 +119,7 @@ class TransactionShard:
     # -- replay
 
     steps_over_unreadable = True
-    """Kafka also serves such a partition, but without all records after the first unreadable one."""
+    """Kafka also serves a partition with an unreadable record, but without all records after this one."""
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
         transactional_id = records.read_key(key)
@@ -192,7 +192,7 @@ class TransactionShard:
         return out
 
     def _is_busy(self, txn: Transaction) -> bool:
-        """Whether a change of the state is being written, or the markers are."""
+        """Whether a change of the state, or the markers, are being written."""
         return txn.transactional_id in self._pending or txn.is_prepared
 
     def _owned(self, transactional_id: str) -> Transaction:
@@ -264,7 +264,10 @@ class TransactionShard:
         }
 
     def end(self, transactional_id: str, producer: Identity, commit: bool, client_version: int, now_ms: int) -> Outcome:
-        """Commit or abort the transaction. Reply with an Identity: since version 2 it is the producer's next one."""
+        """Commit or abort the transaction.
+
+        Reply with an Identity: since version 2 it is the producer's next identity.
+        """
         txn = self._owned(transactional_id)
         verdict = judge(txn, *producer, commit, client_version, busy=self._is_busy(txn))
         answers = client_version >= BUMPS_EPOCH_SINCE
@@ -359,7 +362,7 @@ class TransactionShard:
         return Schedule(_TIMEOUTS, self._config.abort_interval_ms)
 
     def _find_overdue(self, now_ms: int) -> Outcome:
-        """Check some thousand open transactions; check the others soon afterwards."""
+        """Check some thousand open transactions; check the other transactions soon afterwards."""
         if not self._to_time:
             self._to_time.extend(self._ongoing)
         due = []

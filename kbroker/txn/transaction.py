@@ -127,7 +127,7 @@ class Transaction:
     def may_be(self, producer_id: int, epoch: int) -> bool:
         """Whether a producer with this id and epoch may still own the transactional id.
 
-        If it has the previous producer id with its last epoch, it retries the request that replaced this id.
+        A producer with the previous producer id and its last epoch retries the request that replaced this id.
         """
         return (
             self.producer_epoch == NO_EPOCH
@@ -138,7 +138,7 @@ class Transaction:
     # -- transitions
 
     def initialized(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transaction:
-        """Return the result of InitProducerId: a new epoch, or the current one for a retry. Raises ApiError."""
+        """Return the result of InitProducerId: a new epoch, or the current epoch for a retry. Raises ApiError."""
         if self.exhausted:
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka, which finds no epoch that it could assign
         epoch, last = self.producer_epoch + 1, NO_EPOCH
@@ -225,7 +225,7 @@ class Transaction:
         )
 
     def without(self, partitions: Iterable[TopicPartition]) -> Transaction:
-        """Return the transaction after markers were written to `partitions`; this is kept in memory only."""
+        """Return the transaction after markers were written to `partitions`. This progress is kept in memory only."""
         return replace(self, partitions=self.partitions.difference(partitions))
 
     def _to(self, state: TxnState, **changes: Any) -> Transaction:

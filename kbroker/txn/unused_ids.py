@@ -27,7 +27,10 @@ _EXPIRE: Final = ("expire",)
 
 
 class UnusedIds:
-    """The search for unused ids in a shard's `transactions`; ids in `pending` are busy, or already being deleted."""
+    """The search for unused ids in a shard's `transactions` (shard.py).
+
+    Ids in `pending` are busy, or already being deleted.
+    """
 
     def __init__(
         self,

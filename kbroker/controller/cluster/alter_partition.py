@@ -2,7 +2,8 @@
 
 Owns the decision about each request, in the order of Apache Kafka's checks (KafkaController.tryProcessAlterPartition).
 KRaft's checks refuse impossible requests: the sender must lead the partition, be in sync, and name only replicas. A
-granted change keeps the leader epoch; every broker gets it by UpdateMetadata, and the leader by the response.
+granted change keeps the leader epoch; every broker gets the change by UpdateMetadata, and the leader also by the
+response.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _alter(term: Term, broker: int, partition: Partition, wanted: AlterPartition
 def _check(
     term: Term, broker: int, partition: Partition, state: State, wanted: AlterPartitionData, isr: tuple[int, ...]
 ) -> _Outcome | None:
-    """Return the error of a refused change, the state if it equals the requested one, or None for an allowed change."""
+    """Return the error of a refused change, the state if it is already as requested, or None for an allowed change."""
     current = state.value
     recovering = wanted.leader_recovery_state == RECOVERING
     if wanted.partition_epoch > state.version or wanted.leader_epoch > current.leader_epoch:

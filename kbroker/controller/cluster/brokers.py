@@ -53,7 +53,7 @@ async def _get(term: Term, number: int) -> Znode | None:
 async def _usable(term: Term, number: int) -> LiveBroker | None:
     """Return a registered broker.
 
-    Return None if its registration is unreadable, or if it does not support the finalized features.
+    Return None if the registration is unreadable, or if the broker does not support the finalized features.
     """
     path = f"{BROKER_IDS}/{number}"
     found = await _get(term, number)
@@ -117,7 +117,10 @@ def open_channel(term: Term, number: int) -> None:
 
 
 async def _started(term: Term, started: dict[int, LiveBroker]) -> None:
-    """Announce new brokers to the others, send them the complete state, and elect leaders for offline partitions."""
+    """Announce new brokers to the other brokers.
+
+    Send the new brokers the complete state, and elect leaders for offline partitions.
+    """
     context = term.context
     others = list(context.brokers)
     context.brokers.update(started)

@@ -2,8 +2,8 @@
 
 Each channel sends one request at a time, and retries it until the broker answers. Owns a queue and a task for each live
 broker. If a request gets no response, its channel sends it again after 100 ms, as long as the broker is registered
-under the channel's epoch. A request that a broker receives twice has no further effect. Never chooses the requests, and
-never interprets responses: it passes them on. (ControllerChannelManager.)
+under the channel's epoch. If a broker receives a request twice, the second request has no further effect. Never chooses
+the requests, and never interprets responses: it passes them on. (ControllerChannelManager.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_METADATA = 2_000
 Encoding them takes about one turn of the event loop.
 """
 Answered = Callable[[int, int, Outgoing, Any], None]
-"""Called with a response: the broker, its epoch, the request, and the message."""
+"""A function that is called with each response: with the broker, its epoch, the request, and the message."""
 
 
 class Channels:
@@ -89,7 +89,7 @@ class Channels:
         return channel is None or channel.is_idle
 
     def put(self, broker: int, item: Outgoing) -> None:
-        """Send a request to a broker after all its pending ones."""
+        """Send a request to a broker after all its pending requests."""
         channel = self._channels.get(broker)
         if channel is not None:
             channel.put(item)

@@ -196,7 +196,7 @@ class ClusterController:
         return await self._ask(lambda term: reassignment.alter(term, asked, may_change_factor=may_change_factor))
 
     async def list_reassignments(self, wanted: Collection[Partition] | None) -> Mapping[Partition, Replicas]:
-        """Return the running reassignments of these partitions, or of all if None. Raises ApiError."""
+        """Return the running reassignments of these partitions, or of all partitions if None. Raises ApiError."""
         return await self._ask(lambda term: reassignment.ongoing(term, wanted))
 
     async def _ask(self, work: Callable[[Term], Coroutine[Any, Any, T]]) -> T:
@@ -387,7 +387,10 @@ def _stops_answered(term: Term, broker: tuple[int, int], item: Stops, response: 
 
 
 async def _if_same(term: Term, broker: tuple[int, int], work: Callable[[], Awaitable[None]]) -> None:
-    """Handle a broker's response, unless the broker has registered again: it then gets new requests anyway."""
+    """Handle a broker's response.
+
+    If the broker has registered again, ignore the response: new requests follow anyway.
+    """
     live = term.context.brokers.get(broker[0])
     if live is not None and live.epoch == broker[1]:
         await work()

@@ -50,7 +50,7 @@ class Deletion:
     """The progress of a topic's deletion."""
 
     begun: bool = False
-    """Whether the leaders of its partitions have been removed."""
+    """Whether the leaders of the topic's partitions have been removed."""
     halted: bool = False
     """Whether the deletion waits for a broker with a replica, or for the end of a reassignment."""
     asked: set[tuple[Partition, int]] = field(default_factory=set)

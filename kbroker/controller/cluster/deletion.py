@@ -2,8 +2,8 @@
 
 Owns the progress of each deletion. For a topic in /admin/delete_topics, the controller immediately announces that it is
 deleted (leader -2), and the live brokers delete its replicas. The deletion waits while a broker with a replica is not
-live, or while a reassignment of the topic is in progress. It ends with the removal of the topic's znodes; until then
-another controller can continue it. (TopicDeletionManager.)
+live, or while a reassignment of the topic is in progress. The deletion ends with the removal of the topic's znodes;
+until then another controller can continue it. (TopicDeletionManager.)
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ async def answered(term: Term, broker: int, outcome: dict[Partition, bool]) -> N
 
 
 async def on_broker_failure(term: Term, broker: int, partitions: Collection[Partition]) -> None:
-    """Halt the topic deletions that need these partitions: their broker or log directory has failed."""
+    """Halt the topic deletions that need these partitions, because a broker or a log directory has failed."""
     deletions = term.context.deletions
     async for partition in paced(partitions):
         deletion = deletions.get(partition[0])

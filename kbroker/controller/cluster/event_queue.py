@@ -53,7 +53,7 @@ class EventQueue:
         return self._is_resting and not self._events
 
     def put(self, work: Work, key: Hashable = None) -> None:
-        """Queue work at the end, unless an event with its key is queued already."""
+        """Queue work at the end, if no event with the same key is queued yet."""
         if key is not None:
             if key in self._keys:
                 return

@@ -4,7 +4,7 @@ Owns the time for which a request is retried (while the session is live), and th
 write (KIP-237). Never interprets the written data, except the epoch.
 
 A write may succeed although its response is lost. A writer that retries then finds the node changed, and has to check
-whether its own first attempt changed it.
+whether its own first attempt changed the node.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class FencedTree:
     async def set(self, path: str, data: bytes, version: int) -> int | None:
         """Write a node that has the given version.
 
-        Return its new version, or None if it has another version or is missing.
+        Return the new version, or None if there is no node with this version.
         """
         try:
             (done,) = await self.commit(SetData(path, data, version))

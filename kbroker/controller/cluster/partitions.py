@@ -96,7 +96,7 @@ async def change(term: Term, partition: Partition, decide: Decide) -> State | No
         if state.value.controller_epoch > term.epoch:
             raise ControllerMoved(f"{path} was written by a controller of epoch {state.value.controller_epoch}")
         context.states[partition] = state
-        if state == State(value, before.version + 1):  # the first attempt wrote this, and its response was lost
+        if state == State(value, before.version + 1):  # the first attempt wrote this state, but its response was lost
             return state
     return None
 
@@ -230,7 +230,7 @@ async def _elect(
 async def bring_online(
     term: Term, partitions: Collection[Partition] | None = None, *, unclean: bool = False, batch: Batch | None = None
 ) -> dict[Partition, State]:
-    """Create the states of new partitions and elect leaders for offline ones, among all or among the given partitions.
+    """Create the states of new partitions and elect leaders for offline partitions, of all or of the given partitions.
 
     With `unclean`, a leader may also be a replica that is not in sync, whatever the topics' configs say. If `batch` is
     given, add the requests to it; otherwise send them immediately. Return the partitions for which a leader was
@@ -293,9 +293,9 @@ async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
 
 
 async def take_out(term: Term, replica: int, partitions: Collection[Partition], batch: Batch) -> None:
-    """Remove an unusable replica: it no longer leads, and is no longer in sync unless it is the last in-sync replica.
+    """Remove an unusable replica from leadership, and from the in-sync replicas if others remain there.
 
-    If its broker is live, stop the replica.
+    If the replica's broker is live, stop the replica.
     """
     context = term.context
 

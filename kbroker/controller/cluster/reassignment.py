@@ -42,13 +42,13 @@ log = logging.getLogger(__name__)
 
 _NO_PARTITION = "The partition does not exist."
 Asked = Mapping[Partition, Sequence[int] | None]
-"""The target replicas of partitions; None for the original ones."""
+"""The target replicas of partitions; None for the original replicas."""
 
 
 async def alter(term: Term, asked: Asked, *, may_change_factor: bool) -> dict[Partition, ApiError | None]:
     """Begin or cancel reassignments at a client's request; return the results.
 
-    Targets of a different size are refused unless `may_change_factor` (KIP-860).
+    Without `may_change_factor`, targets of a different size are refused (KIP-860).
     """
     results: dict[Partition, ApiError | None] = {}
     planned: dict[Partition, Replicas] = {}
@@ -199,8 +199,8 @@ async def _remember(term: Term, partition: Partition, replicas: Replicas) -> boo
     context = term.context
     current = context.replicas(partition)
     if current is not None and current != replicas:
-        # A cancellation also writes a new leader epoch here. After a fail-over, the next controller would find no
-        # reassignment to continue, and brokers ignore a new replica list under a leader epoch that they know.
+        # A cancellation also writes a new leader epoch here: brokers ignore a new replica list under a leader epoch
+        # that they know, and after a fail-over the next controller would find no reassignment to continue.
         if not await _write(term, partition, replicas, new_epoch=not replicas.in_motion):
             return False
         context.assign(partition, replicas)
@@ -324,7 +324,7 @@ async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[in
 
 
 async def ongoing(term: Term, partitions: Collection[Partition] | None) -> dict[Partition, Replicas]:
-    """Return the running reassignments, of all partitions or of the given ones."""
+    """Return the running reassignments of all partitions, or of the given partitions."""
     found = {}
     async for partition in paced(list(term.context.moving) if partitions is None else partitions):
         replicas = term.context.replicas(partition)

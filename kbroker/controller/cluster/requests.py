@@ -35,7 +35,7 @@ UPDATE_METADATA: Final = 8
 STOP_REPLICA: Final = 4
 
 DELETED_LEADER: Final = -2
-"""The leader in UpdateMetadata of a partition whose topic is being deleted."""
+"""The leader that UpdateMetadata has for a partition whose topic is being deleted."""
 EPOCH_OF_DELETION: Final = -2
 """The leader epoch in StopReplica for a topic that is being deleted. It overrides all other epochs."""
 NO_EPOCH: Final = -1

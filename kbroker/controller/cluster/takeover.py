@@ -1,8 +1,8 @@
 """Begins a term: reads and watches the cluster's znodes, sends all brokers the state, and continues started operations.
 
 Owns the order (KafkaController.onControllerFailover). The controller sends the list of live brokers first, because a
-broker follows a leader only if it knows that the leader is live. It sends the leaderships after all possible elections.
-Then it continues reassignments, deletions and requested elections.
+broker follows a leader only if it knows that the leader is live. The controller sends the leaderships after all
+possible elections. Then it continues reassignments, deletions and requested elections.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ async def take_over(term: Term) -> None:
 async def _elect_and_notify(term: Term, partitions: list[Partition]) -> None:
     """Remove offline replicas; then send the leaderships to all other replicas, once.
 
-    Apache Kafka sends the leaderships before and after each step. It increments the leader epoch of a partition twice
-    if the partition has no live leader.
+    Apache Kafka sends the leaderships before and after each step. Kafka also increments the leader epoch of a partition
+    twice if the partition has no live leader.
     """
     context = term.context
     batch = term.batch()

@@ -62,7 +62,7 @@ class Term:
     put: Callable[[Hashable, Work], None]
     """Append work to the queue. The queue contains at most one event per key."""
     elected_uncleanly: Callable[[int], None] = lambda _count: None
-    """Called with the number of leaders elected from outside the in-sync replicas."""
+    """A function that is called with the number of leaders elected from outside the in-sync replicas."""
 
     @property
     def epoch(self) -> int:

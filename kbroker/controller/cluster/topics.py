@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 async def read_topics(term: Term) -> list[Partition]:
-    """Read and watch all topics: add unknown ones, and forget removed ones. Return the new partitions."""
+    """Read and watch all topics: add unknown topics, and forget removed topics. Return the new partitions."""
     context = term.context
     names = await term.tree.children(TOPICS, lambda: term.put("topics", lambda: check(term)))
     missing = context.topics.keys() - names
@@ -44,7 +44,7 @@ async def read_topics(term: Term) -> list[Partition]:
 
 
 async def _read(term: Term, name: str) -> Assignment | None:
-    """Read and watch a topic's znode, and add a missing id. If that fails, log the reason and return None.
+    """Read and watch a topic's znode, and add a missing id. If this is impossible, log the reason and return None.
 
     A tool that does not know topic ids writes the znode without the id. The topic then keeps the id that its logs
     contain.

@@ -54,7 +54,7 @@ class Rereading:
     """
 
     def __init__(self, tree: MetadataTree, read: Callable[[], Awaitable[None]], name: str) -> None:
-        """Set the function that reads; `name` is its name in the log."""
+        """Set the function that reads; `name` is the function's name in the log."""
         self._tree = tree
         self._read = read
         self._name = name
@@ -168,7 +168,7 @@ class NotifiedValues(ABC, Generic[K, V]):
         self._notifications = notifications
         self._rereading = Rereading(tree, self._process, name)
         self._changed_here: set[K] = set()
-        """Keys whose values this broker has changed since the beginning of its last read."""
+        """Keys whose values this broker has changed since the beginning of the last read."""
 
     @abstractmethod
     def _path(self, key: K) -> str:
@@ -203,10 +203,10 @@ class NotifiedValues(ABC, Generic[K, V]):
         self._rereading.close()
 
     async def change(self, key: K, revise: Callable[[V], V]) -> V:
-        """Store the result of `revise` for a value, notify all brokers, and update this broker's copy; return it.
+        """Store the result of `revise` for a value, notify all brokers, and update this broker's copy.
 
-        Raises the exceptions of `revise`, ApiError if another broker's change comes first in every attempt,
-        Unreachable, Denied, Unreadable.
+        Return the new value. Raises the exceptions of `revise`, ApiError if another broker's change comes first in
+        every attempt, Unreachable, Denied, Unreadable.
         """
         path = self._path(key)
         for _ in range(TRIES):

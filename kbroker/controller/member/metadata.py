@@ -1,8 +1,8 @@
 """The cluster's state as a member knows it, and the changes that it requests for its clients.
 
 Owns this broker's view of the cluster: the controller's updates (metadata_cache.py), with the configs in ZooKeeper
-(entity_configs.py). A member writes a client's change to ZooKeeper (topic_changes.py). The controller carries it out
-and updates all brokers, and the client gets its answer when this broker knows the result. Never decides.
+(entity_configs.py). A member writes a client's change to ZooKeeper (topic_changes.py). The controller carries the
+change out and updates all brokers, and the client gets its answer when this broker knows the result. Never decides.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class MemberMetadata(TopicPlans):
         )
         self.state = self.decided = state.with_all_configs(self._known_configs)
         self._listeners = Listeners()
-        self._asked: dict[asyncio.Task[Any], None] = {}  # a dict keeps the order of tasks for simulated worlds
+        self._asked: dict[asyncio.Task[Any], None] = {}  # a dict, because simulations need a fixed order of tasks
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, int] = {}
         """Topics, with their numbers of partitions, that the controller must send before clients get metadata."""
@@ -160,7 +160,7 @@ class MemberMetadata(TopicPlans):
         return name not in self._unsent
 
     def first_update(self, timeout_ms: float) -> Awaitable[bool] | None:
-        """Return a future: true when the controller has sent this broker the cluster's state, false after the timeout.
+        """Return a future: true when the controller has sent the cluster's state, or false after the timeout.
 
         Return None if the controller has already sent it.
         """

@@ -41,9 +41,10 @@ _UNKNOWN = PartitionState(replicas=(), isr=(), leader=NO_LEADER, leader_epoch=-1
 async def updated(
     state: ClusterState, request: UpdateMetadataRequest, configs_of: Callable[[str], Mapping[str, str]]
 ) -> ClusterState:
-    """Return the state after a request: its brokers replace the known brokers, its partitions update the known ones.
+    """Return the state after a request, whose brokers replace the known brokers.
 
-    `configs_of` returns the configs of an unknown topic. A topic without remaining partitions is removed.
+    Its partitions update the known partitions. `configs_of` returns the configs of an unknown topic. A topic without
+    remaining partitions is removed.
     """
     topics, names = dict(state.topics), dict(state.topic_names)
     unknown, impossible = _MOST_UNKNOWN, ""

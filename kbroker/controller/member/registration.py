@@ -19,11 +19,14 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _LEAST_PATIENCE_MS = 10_000
-"""The minimum in ms: ZooKeeper's shortest session timeout (twice its tick time) may exceed the requested one."""
+"""The minimum of `patience_ms`.
+
+ZooKeeper's shortest session timeout (twice its tick time) may exceed the requested timeout.
+"""
 
 
 def patience_ms(session_timeout_ms: int) -> int:
-    """Return the time in ms for which a start waits for the end of an earlier process's session with this id."""
+    """Return the time in ms for which a start waits until an earlier process's session with this id has ended."""
     return max(2 * session_timeout_ms, _LEAST_PATIENCE_MS)
 
 
@@ -69,7 +72,7 @@ class BrokerRegistration:
                 raise ConfigError(text)
 
     async def renew(self, registration: Registration) -> int:
-        """Register in the current session, or in a later session if it expires. Return the session.
+        """Register in the current session or, if this session expires, in a later session. Return the session.
 
         Retry after most errors. Raises ConfigError, Denied and Refused, which are permanent.
         """

@@ -71,7 +71,7 @@ class Registries:
         return {int(each) for each in names if each.isdecimal()}
 
     def forget(self, broker: int) -> None:
-        """Forget a broker's address, so that it is read again: no registry answers there, or it is not the leader."""
+        """Forget the address of a broker's registry, which does not answer or does not lead. It will be read again."""
         self._known.pop(broker, None)
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ def _everything(_path: str) -> Others:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """A session's credentials and access rules; by default it has none."""
+    """A session's credentials and access rules; by default there are none."""
 
     tls: ssl.SSLContext | None = None
     """The TLS context of connections to ZooKeeper; None for clear text."""
@@ -54,7 +54,7 @@ class Security:
         return list(self.others(path).value)
 
     def client_options(self) -> dict[str, Any]:
-        """Return the options for KazooClient, except TLS, which belongs to its handler."""
+        """Return the options for KazooClient, except TLS, which belongs to the client's handler."""
         options: dict[str, Any] = {"use_ssl": self.tls is not None}
         if self.user is not None:
             name, password = self.user

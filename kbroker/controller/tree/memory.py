@@ -38,7 +38,7 @@ class _Node:
     stat: Stat
     children: set[str] = field(default_factory=set)
     ever: int = 0
-    """The number of children that were ever created. It is the next sequence number."""
+    """The number of children that were ever created. This number is the next sequence number."""
 
 
 class MemoryEnsemble:

@@ -17,7 +17,7 @@ from typing import Protocol
 ANY_VERSION = -1
 
 Changed = Callable[[], None]
-"""Called once, when the read data has changed or may have changed unnoticed.
+"""A function that is called once, when the read data has changed or may have changed unnoticed.
 
 The caller should read again.
 """
@@ -59,7 +59,7 @@ class Session(Enum):
     """The events of a session's listener."""
 
     LIVE = "live"
-    """Connected, in the previous session or in a new one: see `MetadataTree.session_id`."""
+    """Connected, in the previous session or in a new session: see `MetadataTree.session_id`."""
     UNREACHABLE = "unreachable"
     EXPIRED = "expired"
 
@@ -68,15 +68,15 @@ class Session(Enum):
 class Stat:
     """A node's metadata: `created` is the number of the transaction that created it (czxid).
 
-    `version` is 0 at its creation and grows by one with each write. `owner` is the session of an ephemeral node, else
-    0.
+    `version` is 0 at the node's creation and grows by one with each write. `owner` is the session of an ephemeral node,
+    else 0.
     """
 
     created: int
     version: int
     owner: int = 0
     created_ms: int = field(default=-1, compare=False)
-    """The time of its creation by ZooKeeper's clock, in ms; -1 without a clock."""
+    """The time of the node's creation by ZooKeeper's clock, in ms; -1 without a clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class MetadataTree(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The number of the current session, or of the last one."""
+        """The number of the current session, or of the last session."""
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
         """Return the node at `path`; None if it is missing.

@@ -3,11 +3,11 @@
 Owns the client, its threads, and the calls from these threads to the event loop. It never blocks the event loop, and
 runs the caller's code only on the event loop, never on kazoo's threads. Never interprets a znode.
 
-kazoo fires all watches when it loses the connection. It then begins a new session by itself if the old one has expired.
-Without a connection kazoo would queue requests, and block the event loop when a few hundred wait. Therefore this module
-fails requests without a connection, and limits the number of concurrent requests. kazoo's thread ends when ZooKeeper
-refuses the credentials. The same happens if a ZooKeeper that is shutting down drops clients during their login.
-Therefore another client replaces the ended one.
+kazoo fires all watches when it loses the connection. If the old session has expired, kazoo then begins a new session by
+itself. Without a connection kazoo would queue requests, and block the event loop when a few hundred wait. Therefore
+this module fails requests without a connection, and limits the number of concurrent requests. kazoo's thread ends when
+ZooKeeper refuses the credentials. The same happens if a ZooKeeper that is shutting down drops clients during their
+login. Therefore another client replaces the ended client.
 """
 
 from __future__ import annotations
@@ -387,7 +387,10 @@ class ZooKeeperTree:
         await self._on_thread(self._client.start_async)
 
     async def _on_thread(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a blocking function on a thread. Even a cancelled caller waits for it: no thread can be stopped."""
+        """Call a blocking function on a thread.
+
+        Even a cancelled caller waits for the function: no thread can be stopped.
+        """
         done = self._loop.run_in_executor(None, call, *arguments)
         try:
             await asyncio.shield(done)

@@ -1,9 +1,9 @@
 """The assignor "range": each subscriber of a topic gets a range of neighbouring partitions.
 
-Owns the order of members: members with an instance id come first, sorted by instance id; then the others, sorted by
-member id. If topics have the same subscribers and the same number of partitions, a member gets the same range of each
-topic. It can therefore join the topics. Current assignments do not matter: a member with an instance id keeps its
-ranges because it keeps its place in the order.
+Owns the order of members: members with an instance id come first, sorted by instance id; then the other members, sorted
+by member id. If topics have the same subscribers and the same number of partitions, a member gets the same range of
+each topic. The member can therefore join the topics. Current assignments do not matter: a member with an instance id
+keeps its ranges because it keeps its place in the order.
 """
 
 from __future__ import annotations

@@ -37,12 +37,12 @@ class SharingMember:
 
 @dataclass(frozen=True, slots=True)
 class SharingSpec:
-    """A share group: its members in Java's order, and whether all subscribe to the same topics."""
+    """A share group: its members in Java's order, and whether all members subscribe to the same topics."""
 
     members: Mapping[str, SharingMember]
     homogeneous: bool
     partitions: Mapping[bytes, Sequence[int]]
-    """The partitions of each subscribed topic whose state is initialised, in order of their numbers."""
+    """For each subscribed topic, the partitions with an initialised state, sorted by number."""
 
 
 def simple(spec: SharingSpec) -> Assignment:
@@ -170,7 +170,7 @@ class _Sharing(Generic[P]):
 
 
 def _quotas(members: Sequence[int], partitions: int) -> tuple[dict[int, int], int]:
-    """Return how many partitions each member gets, and how many members share a partition."""
+    """Return the number of partitions of each member, and the number of members that share a partition."""
     if not partitions:
         return dict.fromkeys(members, 0), 0
     sharing = (len(members) + partitions - 1) // partitions
@@ -199,8 +199,8 @@ def _homogeneous(spec: SharingSpec) -> Assignment:
                 continue
             for index in partitions_in_java_order(old[topic_id]):
                 sharing.keep(number, (topic_id, index))
-    # The members that are below their quota at this point count as such in the assignment, even if other members lose
-    # partitions to them later.
+    # `assign` gives partitions to the members that are below their quota now, although other members may lose
+    # partitions in `revoke`.
     below = [number for number in numbers if sharing.count(number) < quota[number]]
     sharing.revoke()
     sharing.assign(targets, below)

@@ -66,7 +66,7 @@ class _Process:
         return self._add(member_id, task, active=active)
 
     def add_to_least_loaded(self, task: Task, *, active: bool) -> int:
-        """Give the member with the fewest tasks one more; return the number of its tasks."""
+        """Give one more task to the member with the fewest tasks; return the number of the member's tasks."""
         if len(self.counts) == 1:
             return self._add(next(iter(self.counts)), task, active=active)
         if self._by_load is None:
@@ -86,7 +86,10 @@ class _Process:
 
 
 class _Quota:
-    """The maximum number of tasks per member, computed again for the remaining members when a member reaches it."""
+    """The maximum number of tasks per member.
+
+    When a member reaches it, it is computed again for the remaining members.
+    """
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks = tasks
@@ -165,7 +168,7 @@ class _Assignment:
     # -- active tasks
 
     def _assign_active(self, tasks: list[Task]) -> None:
-        """Leave tasks at their owners; give the others to a former standby, or to the process with the least load."""
+        """Leave tasks at their owners; give the other tasks to former standbys, or to the least loaded processes."""
         left = sorted(tasks, key=lambda task: (task[1], task[0]))
         left = [task for task in left if not self._keep(task, self._owners.get(task))]
         left = [task for task in left if not self._keep(task, self._least_loaded(self._keepers.get(task, ())))]
@@ -183,7 +186,7 @@ class _Assignment:
 
     @staticmethod
     def _least_loaded(places: Iterable[_Place], without: Task | None = None) -> _Place | None:
-        """Return the last place with less load and fewer tasks than the choice before it, as Kafka compares them."""
+        """Choose a place as Kafka does: a later place replaces the choice if it has less load and fewer tasks."""
         found: _Place | None = None
         load = count = 0.0
         for place in places:
@@ -197,7 +200,7 @@ class _Assignment:
     # -- standbys
 
     def _assign_standbys(self, tasks: list[Task]) -> None:
-        """Leave standbys where the task's state is; then place the others in the processes with the least load."""
+        """Leave standbys where the task's state is; then place the other standbys in the least loaded processes."""
         left = []
         for task in sorted(tasks, key=lambda task: (task[1], task[0]), reverse=True):
             placed = 0
@@ -212,7 +215,7 @@ class _Assignment:
                     break
 
     def _place_near_state(self, task: Task) -> bool:
-        """Place a standby at the task's last owner, or else at a member that has restored it, if there is room."""
+        """Place a standby at the task's last owner or, without room there, at a member that has restored the task."""
         place = self._owners.get(task)
         if (
             place is None

@@ -65,8 +65,8 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
 def _held(spec: GroupSpec, topics: frozenset[bytes]) -> tuple[Assignment, dict[bytes, set[int]]]:
     """Return each member's partitions of these topics, and the partitions that have an owner.
 
-    A partition that does not exist has no owner. If two members have the same partition, it belongs to the first. Other
-    software may have written targets that break these rules; this function corrects them.
+    A partition that does not exist has no owner. If two members have the same partition, the partition belongs to the
+    first member. Other software may have written targets that break these rules; this function corrects them.
     """
     taken = {topic_id: set[int]() for topic_id in topics}
     held: Assignment = {}

@@ -159,7 +159,7 @@ class _Balancer:
         return found
 
     def exclude_most(self) -> None:
-        """Exclude the last member that `next_most` returned from its range."""
+        """Remove the member that `next_most` returned last from the range of the most loaded members."""
         place, last = self._next_most + 1, self._most_end - 1
         self._sorted[place], self._sorted[last] = self._sorted[last], self._sorted[place]
         self._most_end -= 1

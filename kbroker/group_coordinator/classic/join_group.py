@@ -41,7 +41,10 @@ from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupResponse
 log = logging.getLogger(__name__)
 
 MAX_PROTOCOLS = 1_000
-"""The maximum number of protocols of a member. The group stores and compares them. Clients have only a few."""
+"""The maximum number of protocols of a member.
+
+The group stores and compares them. Clients have only a few protocols.
+"""
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
 
@@ -128,7 +131,7 @@ class JoinGroups:
         return out
 
     def _persist_new(self, group: ClassicGroup, join: Join) -> None:
-        """Write the new group. If the write fails, drop the group; if it times out, drop only the members."""
+        """Write the new group. If the write fails, drop the group. If the write times out, drop only the members."""
 
         def after(code: ErrorCode, now_ms: int) -> Outcome:
             out = Outcome()
@@ -157,7 +160,7 @@ class JoinGroups:
         return member is not None or len(group.members) < self._config.max_size
 
     def _join_unknown(self, group: ClassicGroup, join: Join) -> None:
-        """Admit a member without an id. Recognise a static member; a dynamic one first gets an id (KIP-394)."""
+        """Admit a member without an id. Recognise a static member; a dynamic member first gets an id (KIP-394)."""
         instance_id = join.request.group_instance_id
         new_id = _new_member_id(join.client_id, instance_id)
         if instance_id is not None:

@@ -116,7 +116,7 @@ class Membership:
     # -- the end of a session
 
     def on_session_timer(self, group: ClassicGroup, member_id: str, out: Outcome, now_ms: int) -> None:
-        """End a session: remove the member, unless a parked request proves that it is alive."""
+        """End a session: if no parked request proves that the member is alive, remove the member."""
         if member_id in group.pending_joins:
             log.debug("group %s: pending member %s did not join again", group.group_id, member_id)
             group.remove(member_id)

@@ -38,7 +38,10 @@ def named(member_ids: Sequence[str]) -> str:
 def persist(
     out: Outcome, make: Callable[[], CoordinatorRecord], after: Callable[[ErrorCode, int], Outcome] | None = None
 ) -> None:
-    """Write the record of a change that the group has already made. `after` runs after the write, even a failed one."""
+    """Write the record of a change that the group has already made.
+
+    `after` runs after the write, even after a failed write.
+    """
     out.replay = False
     out.after = after
     try:
@@ -115,7 +118,10 @@ class Rebalances:
             self.complete_join_if_all_here(group, out, now_ms)
 
     def prepare(self, group: ClassicGroup, reason: str, out: Outcome, now_ms: int) -> None:
-        """Start a rebalance: members that wait for an assignment must join again; heartbeats notify all others."""
+        """Start a rebalance.
+
+        Members that wait for an assignment must join again; heartbeats notify the other members.
+        """
         if group.state is COMPLETING:
             self.cancel_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, out)
         group.pending_syncs.clear()
@@ -141,7 +147,10 @@ class Rebalances:
             self.complete_join(group, out, now_ms)
 
     def complete_join(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """End the join phase with the joined members. Missing dynamic members are removed; static ones stay."""
+        """End the join phase with the joined members.
+
+        Missing dynamic members are removed; missing static members stay.
+        """
         out.timers.append(Cancel(("join", group.group_id)))
         group.initial_delay = None
         removed = [m.member_id for m in group.members.values() if m.awaiting_join is None and m.instance_id is None]
@@ -169,7 +178,7 @@ class Rebalances:
         out.timers.append(Schedule(("sync", group.group_id), group.rebalance_timeout_ms()))
 
     def _warn_if_failed(self, group: ClassicGroup) -> Callable[[ErrorCode, int], Outcome]:
-        """Return an `after` that warns if an empty generation was not written.
+        """Return a function for `Outcome.after`, which warns if an empty generation was not written.
 
         A later load would find the old members.
         """

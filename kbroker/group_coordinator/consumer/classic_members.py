@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class ClassicMembers:
-    """Classic requests to the consumer groups of a shard."""
+    """Classic requests to the consumer groups of a shard (shard.py)."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class ClassicMembers:
         now_ms: int,
         owned: Owned,
     ) -> ConsumerMember:
-        """Admit a static member that replaces the group's last consumer member: the group becomes a classic one."""
+        """Admit a static member that replaces the group's last consumer member: the group becomes a classic group."""
         topics_changed, regex = self._targets.take_metadata(group, member, wanted, out, now_ms)
         changed = topics_changed or regex is not Change.NONE
         epoch, _ = self._targets.group_epoch(group, member, wanted, out, now_ms, bump=changed)
@@ -217,7 +217,7 @@ class ClassicMembers:
         )
 
     def _expect_join(self, group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
-        """Start the rebalance timeout of a member that must join again, unless it has already started."""
+        """Start the rebalance timeout of a member that must join again, if the timeout has not started yet."""
         if member.member_id not in group.joining:
             group.joining.add(member.member_id)
             key = ("consumer join", group.group_id, member.member_id)

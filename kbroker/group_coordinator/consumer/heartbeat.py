@@ -68,7 +68,7 @@ async def distinct_topics(names: Iterable[str], most_bytes: int) -> list[str] | 
 
 
 class Heartbeats:
-    """Heartbeats of the consumer protocol to the groups of a shard."""
+    """Heartbeats of the consumer protocol to the groups of a shard (shard.py)."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None, li
 
 
 def dynamic_member(group: ConsumerGroup, member_id: str, *, create: bool) -> ConsumerMember:
-    """Return a member. If the id is unknown, return a new member with `create`, else raise UNKNOWN_MEMBER_ID."""
+    """Return a member. For an unknown id, return a new member if `create` is set, else raise UNKNOWN_MEMBER_ID."""
     if create and member_id not in group.members:
         return ConsumerMember(member_id)
     return group.member(member_id)
@@ -84,7 +84,7 @@ def check_instance(held: ConsumerMember | None, member_id: str, instance_id: str
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Owned) -> None:
-    """Accept the member's epoch, or its previous epoch if the answer with the new one may be lost.
+    """Accept the member's epoch, or its previous epoch if the answer with the new epoch may be lost.
 
     A member that sends the previous epoch may own only partitions of its current assignment. Raises
     FENCED_MEMBER_EPOCH.

@@ -1,6 +1,6 @@
 """Removes members of consumer groups that leave or whose timers have expired.
 
-Owns the records of the removal. The group's epoch grows, or the group becomes a classic one (migration.py).
+Owns the records of the removal. The group's epoch grows, or the group becomes a classic group (migration.py).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kbroker.group_coordinator.topics import Topics
 log = logging.getLogger(__name__)
 
 _RETRY_MS = 500
-"""The delay after which a member's removal is retried, if its write failed."""
+"""The delay after which a member's removal is retried, if the write of the removal failed."""
 
 
 class MemberRemoval:
-    """Removes members of a shard's groups."""
+    """Removes members of the groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups, migration: Migration, topics: Topics) -> None:
         self._groups = groups
@@ -32,7 +32,7 @@ class MemberRemoval:
         self._topics = topics
 
     def remove(self, group: ConsumerGroup, members: Sequence[ConsumerMember], out: Outcome, now_ms: int) -> None:
-        """Remove members. The group's epoch grows, or the group becomes a classic one."""
+        """Remove members. The group's epoch grows, or the group becomes a classic group."""
         if not members or self._migration.downgrade(group, members, out, now_ms):
             return
         group_id = group.group_id

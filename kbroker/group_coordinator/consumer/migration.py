@@ -37,7 +37,7 @@ _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 class Migration:
-    """Conversions of the groups of a shard."""
+    """Conversions of the groups of a shard (shard.py)."""
 
     def __init__(
         self,
@@ -122,9 +122,9 @@ class Migration:
     def _leave_behind(self, group: ClassicGroup, out: Outcome) -> None:
         """Drop a classic group that becomes a consumer group, after the write has succeeded or failed.
 
-        In both cases its parked requests are answered by then. After a successful write the group needs no timers.
-        After a failed write, each answered member gets a new session, because the old session may have ended while the
-        request was parked.
+        In both cases the group's parked requests are answered by then. After a successful write the group needs no
+        timers. After a failed write, each answered member gets a new session, because the old session may have ended
+        while the request was parked.
         """
 
         def settle(done: Outcome, _now: int) -> None:
@@ -178,7 +178,7 @@ class Migration:
     # -- consumer -> classic
 
     def downgrade(self, group: ConsumerGroup, removed: Sequence[ConsumerMember], out: Outcome, now_ms: int) -> bool:
-        """Convert a consumer group to a classic one when its last consumer members leave.
+        """Convert a consumer group to a classic group when its last consumer members leave.
 
         Return whether the group was converted.
         """
@@ -197,7 +197,7 @@ class Migration:
         return True
 
     def may_downgrade(self, group: ConsumerGroup, size: int) -> bool:
-        """Return whether the policy and group.max.size allow a group of `size` to become a classic one."""
+        """Return whether the policy and group.max.size allow a group of `size` to become a classic group."""
         if not self._config.consumer_migration_policy.downgrades:
             log.info("group %s: stays a consumer group, as online downgrade is disabled", group.group_id)
             return False

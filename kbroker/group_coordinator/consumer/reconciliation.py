@@ -15,7 +15,7 @@ from kbroker.group_coordinator.groups.consumer_member import STABLE, UNKNOWN, UN
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 Owned = Sequence[tuple[bytes, Iterable[int]]] | None
-"""The partitions that a member claims to own; None if its request has a null list."""
+"""The partitions that a member claims to own; None if the member's request has a null list."""
 
 
 def reconcile(
@@ -53,7 +53,7 @@ def reconcile(
 
 
 def _owns(owned: Owned, revoked: Mapping[bytes, Mapping[int, int]]) -> bool:
-    """Return whether a member still owns a partition that it must revoke; True if its request has a null list."""
+    """Return whether a member still owns a partition that it must revoke. A null list in the request counts as True."""
     if owned is None:
         return True
     return any(index in revoked.get(topic_id, {}) for topic_id, indexes in owned for index in indexes)

@@ -48,7 +48,7 @@ _WORDINGS = {
     "invalid named capture group": "invalid named capture",
     "invalid perl operator": "invalid or unsupported Perl syntax",
 }
-"""RE2's error texts that RE2/J, which Kafka uses, words differently; all other texts are the same."""
+"""The error texts that differ between RE2 and Kafka's library RE2/J. All other texts are the same."""
 
 
 MaySee = Callable[[str], bool]
@@ -74,7 +74,7 @@ def compile_regex(pattern: str) -> Callable[[str], Any]:
         raise _invalid(f"{pattern[:100]}...", f"longer than {MAX_PATTERN_BYTES} bytes")
     if pattern.count("\\p") + pattern.count("\\P") > MAX_UNICODE_CLASSES:
         raise _invalid(pattern, f"more than {MAX_UNICODE_CLASSES} Unicode classes")
-    import re2  # imported here because it costs 5 ms and 2.5 MB, and few brokers use patterns
+    import re2  # imported here because the import costs 5 ms and 2.5 MB, and few brokers use patterns
 
     options = re2.Options()
     options.log_errors = False
@@ -110,7 +110,7 @@ class _Job:
         self.started_ms = now_ms
         self._may_see = may_see
         self._names = list(topics.state.topics)
-        # created by the first run, because the job may be dropped before it
+        # created by the first run, because the job may be dropped before that run
         self._work: Coroutine[Any, Any, None] | None = None
 
     async def _match(self, names: list[str]) -> None:
@@ -133,7 +133,7 @@ class _Job:
 
 
 class Regexes:
-    """The patterns of all groups of a shard. `seconds` is a stopwatch for the slices of work."""
+    """The patterns of all groups of a shard (shard.py). `seconds` is a stopwatch for the slices of work."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ REASONS = {
 
 
 class Sessions:
-    """The timers of a shard's groups."""
+    """The timers of the groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups, settings: Settings) -> None:
         self._groups = groups
@@ -50,8 +50,8 @@ class Sessions:
     def time_revocation(self, group_id: str, member: ConsumerMember, out: Outcome) -> None:
         """Start the rebalance timeout of a member that must revoke partitions.
 
-        Cancel the timeout once they are revoked. The timeout starts when the write of the member's new state has ended,
-        even if the commit timed out.
+        Cancel the timeout once the partitions are revoked. The timeout starts when the write of the member's new state
+        has ended, even if the commit timed out.
         """
 
         def settle(done: Outcome, _now: int) -> None:

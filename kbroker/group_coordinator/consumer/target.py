@@ -30,7 +30,7 @@ _REFRESH_INTERVAL_MS = 2**31 - 1
 
 
 class Targets:
-    """Epochs and targets of a shard's groups."""
+    """Epochs and targets of the groups of a shard (shard.py)."""
 
     def __init__(self, regexes: Regexes, sessions: Sessions, topics: Topics, settings: Settings) -> None:
         self._regexes = regexes
@@ -53,7 +53,7 @@ class Targets:
         """Change `member` to `updated`, and move it as far towards the group's target as possible. Raises ApiError.
 
         With `any_regex_counts`, every change of a pattern increases the group's epoch, as for classic members. Without
-        it, a change of the assignor that most members prefer increases the epoch.
+        `any_regex_counts`, a change of the assignor that most members prefer increases the epoch.
         """
         topics_changed, regex = self.take_metadata(group, member, updated, out, now_ms, may_see)
         changed = topics_changed or regex is not Change.NONE
@@ -81,7 +81,10 @@ class Targets:
         now_ms: int,
         may_see: MaySee = everything,
     ) -> tuple[bool, Change]:
-        """Write a member's metadata if it is new; return whether its topics have changed, and its pattern's change."""
+        """Write a member's new metadata.
+
+        Return whether the member's topics have changed, and the change of its pattern.
+        """
         if member != updated:
             out.records.append(records.member_metadata(group.group_id, updated))
         return member.topics != updated.topics, self._regexes.update(group, member, updated, out, now_ms, may_see)
@@ -140,7 +143,10 @@ class Targets:
         *,
         homogeneous: Callable[[], bool],
     ) -> tuple[int, Partitions]:
-        """Return the target of `updated`. Compute a new target if it is due and the last target is old enough."""
+        """Return the target of `updated`.
+
+        Compute a new target first if one is due and the last target is old enough.
+        """
         interval = self._settings.assignment_interval_ms(group.group_id)
         since = group.assignment_timestamp
         due = since == 0 or interval == 0 or now_ms >= since + interval
@@ -200,7 +206,7 @@ def next_target(
 ) -> tuple[list[CoordinatorRecord], Partitions]:
     """Return the records of the target for `epoch`, and the part of the target for `updated`.
 
-    `updated` replaces the group's member with its id, or the static member that it replaces.
+    `updated` takes the place of the member with the same id, or of the member with the same instance id.
     """
     members = dict(group.members)
     replaced = None if updated.instance_id is None else group.static_members.get(updated.instance_id)

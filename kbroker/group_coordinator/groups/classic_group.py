@@ -104,13 +104,16 @@ class Member:
     def is_alive_without_heartbeat(self) -> bool:
         """Return whether a parked request proves that the member is alive.
 
-        It proves nothing if the member never got an answer.
+        The request of a member that never got an answer proves nothing.
         """
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
 class ClassicGroup:
-    """One group. If `protocol_type` is None and there are no members, it is a simple group, which has only offsets."""
+    """One group.
+
+    If `protocol_type` is None and there are no members, the group is a simple group, which has only offsets.
+    """
 
     TYPE = "classic"
 
@@ -174,7 +177,7 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
-        """Give a static member a new id; it keeps its assignment and its leadership (KIP-345)."""
+        """Give a static member a new id; the member keeps its assignment and its leadership (KIP-345)."""
         old = self.members[old_id]
         new = copy(old)
         new.member_id, new.instance_id = new_id, instance_id

@@ -122,7 +122,7 @@ class ConsumerGroup:
         self.regex_version = 0  # The created_version of Topics when the patterns were last resolved.
         self.revoking: dict[str, int] = {}  # Members whose revocation is timed, and their epochs at its start.
         self.joining: set[str] = set()  # Classic members with a timer for their next JoinGroup.
-        self.too_many_for_classic = 0  # The number of members for which the log refused a classic group's record.
+        self.too_many_for_classic = 0  # The number of members in the classic group's record that the log refused.
 
     # -- queries
 
@@ -194,7 +194,7 @@ class ConsumerGroup:
         )
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Return whether a member must wait for a partition of its target until another has revoked it."""
+        """Return whether a member must wait for a partition of its target until another member has revoked it."""
         return member.state is UNRELEASED and any(
             index not in member.assigned.get(topic_id, {}) and self.partition_epoch(topic_id, index) != -1
             for topic_id, indexes in self.target.get(member.member_id, NOTHING).items()

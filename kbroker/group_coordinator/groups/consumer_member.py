@@ -77,10 +77,13 @@ class ConsumerMember:
         return self.state is STABLE and self.member_epoch == epoch
 
     def at_epoch(self, epoch: int) -> ConsumerMember:
-        """Return the member in another epoch; its current epoch becomes the previous one."""
+        """Return the member in another epoch. The current epoch becomes the member's previous epoch."""
         return replace(self, member_epoch=epoch, previous_epoch=self.member_epoch)
 
     def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
-        """Return the epoch at which the member got a partition, including one to be revoked; None without it."""
+        """Return the epoch at which the member got a partition, even if the member must revoke the partition.
+
+        Return None if the member does not have the partition.
+        """
         epoch = self.assigned.get(topic_id, {}).get(partition)
         return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch

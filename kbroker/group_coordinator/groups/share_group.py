@@ -1,7 +1,7 @@
 """A share group and its members, and the share partitions that the group has used.
 
-Owns the group's state as its records created it. A group without members is Empty, any other is Stable: share groups do
-not wait for their members. The epochs are those of consumer groups (consumer_group.py).
+Owns the group's state as its records created it. A group without members is Empty, any other group is Stable: share
+groups do not wait for their members. The epochs are those of consumer groups (consumer_group.py).
 
 The share partitions of a topic are first *initializing*, while the share coordinator creates their state, and then
 *initialized*. Only initialized partitions are assigned. Topics are *deleting* while the share coordinator deletes their
@@ -82,7 +82,7 @@ def united(first: Used, second: Used) -> dict[bytes, UsedTopic]:
 
 
 def without(used: Used, removed: Mapping[bytes, Iterable[int]]) -> dict[bytes, UsedTopic]:
-    """Return the partitions that are not among the removed ones, without topics that have no partitions left."""
+    """Return partitions without the removed partitions. Topics that have no partitions left are omitted."""
     found = {}
     for topic_id, topic in used.items():
         left = topic.partitions.difference(removed.get(topic_id, ()))

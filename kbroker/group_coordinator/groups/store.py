@@ -1,4 +1,4 @@
-"""The groups of a shard, of all protocols, in one table by id.
+"""The groups of a shard (shard.py), of all protocols, in one table by id.
 
 Owns the group of each id, and the list of members that have left. Other modules decide about a group's change of
 protocol.
@@ -34,7 +34,10 @@ class Departure(NamedTuple):
 
 
 class Groups:
-    """The table, and the members that have left since the last reading of them; if there are many, only the latest."""
+    """The table, and a list of the members that have left since the list was last read.
+
+    If many have left, the list contains only the latest.
+    """
 
     def __init__(self) -> None:
         self.departed: deque[Departure] = deque(maxlen=_MOST_DEPARTED)
@@ -93,7 +96,7 @@ class Groups:
         return group
 
     def put(self, group: Group) -> None:
-        """Store a group under its id, replacing any other."""
+        """Store a group under its id. The group replaces any other group with this id."""
         self._by_id[group.group_id] = group
         if isinstance(group, ShareGroup):
             self._shares[group.group_id] = group
@@ -101,7 +104,7 @@ class Groups:
             self._shares.pop(group.group_id, None)
 
     def remove(self, group: Group | None) -> None:
-        """Remove a group, unless another group has its id now."""
+        """Remove a group, if no other group has the same id now."""
         if group is not None and self._by_id.get(group.group_id) is group:
             del self._by_id[group.group_id]
             self._shares.pop(group.group_id, None)

@@ -76,10 +76,10 @@ class StreamsGroup:
         # The offsets to which each member has restored its tasks, as reported by the member.
         self.restored: dict[str, Offsets] = {}
         self.restored_ends: dict[str, Offsets] = {}  # The end offsets of the tasks' state.
-        self._offsets = 0  # The number of offsets in both.
+        self._offsets = 0  # The number of offsets in `restored` and `restored_ends`.
         self.shutdown_by: str | None = None  # The member that requested the shutdown of all members.
         self.endpoint_epoch = 0  # Grows when partitions move between the endpoints of members.
-        self.endpoints: dict[str, EndpointToPartitions] = {}  # A cache, by member id.
+        self.endpoints: dict[str, EndpointToPartitions] = {}  # A cache of endpoints, by member id.
 
     # -- queries
 

@@ -66,7 +66,7 @@ class StreamsMember:
         return self.state is STABLE and self.member_epoch == epoch
 
     def at_epoch(self, epoch: int) -> StreamsMember:
-        """Return the member in another epoch; its current epoch becomes the previous one."""
+        """Return the member in another epoch. The current epoch becomes the member's previous epoch."""
         return replace(self, member_epoch=epoch, previous_epoch=self.member_epoch)
 
     def epoch_of(self, subtopology: str, partition: int) -> int | None:

@@ -150,10 +150,10 @@ def _key_reader(kind: int) -> Callable[[Any], Any]:
 def replay(
     kind: int, key: bytes, value: bytes | None, find: Callable[[str, bool], ShareGroup | None], now_ms: int
 ) -> ShareGroup | None:
-    """Apply a record to its group, which `find(group id, create)` returns. Return a group that the record deletes.
+    """Apply a record to its group, which `find(group id, create)` returns.
 
-    `now_ms` is the time of the decision that wrote the record. A tombstone of a missing entry is ignored: compaction
-    may have removed the entry. Raises Malformed.
+    If the record deletes the group, return the group. `now_ms` is the time of the decision that wrote the record. A
+    tombstone of a missing entry is ignored: compaction may have removed the entry. Raises Malformed.
     """
     parsed = _key_reader(kind)(key[2:])
     group = find(parsed.group_id, value is not None)

@@ -5,7 +5,7 @@ the group, the member's changes, the group's epoch and target, and the member's 
 of the share partitions that first need a state. Every step adds records; the group changes when the records are
 replayed. Unlike consumers, members do not wait for each other: a member gets its complete target immediately.
 
-The key of the timer is ("share session", group, member). It runs until a heartbeat.
+The key of the timer is ("share session", group, member). The timer runs until a heartbeat.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 SESSION = "share session"
 _REFRESH_INTERVAL_MS = 2**31 - 1
 _RETRY_MS = 500
-"""The delay after which a member's removal is retried, if its write failed."""
+"""The delay after which a member's removal is retried, if the write of the removal failed."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ def _invalid(text: str) -> ApiError:
 
 
 class ShareHeartbeats:
-    """Heartbeats to the share groups of a shard."""
+    """Heartbeats to the share groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups, state: StateOfGroups, topics: Topics, settings: Settings) -> None:
         self._groups = groups
@@ -109,7 +109,10 @@ class ShareHeartbeats:
         return out
 
     def _open(self, group_id: str, *, create: bool) -> ShareGroup:
-        """Return a share group. With `create`, return a new one if there is none, else raise GROUP_ID_NOT_FOUND."""
+        """Return a share group.
+
+        If it does not exist, return a new group (with `create`) or raise GROUP_ID_NOT_FOUND.
+        """
         if self._groups.get(group_id) is None:
             if not create:
                 raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
@@ -152,7 +155,10 @@ class ShareHeartbeats:
     def _target(
         self, group: ShareGroup, epoch: int, updated: ShareMember, homogeneous: bool, out: Outcome, now_ms: int
     ) -> tuple[int, Partitions]:
-        """Return the epoch of the target and the member's part of it. Compute a new target if it is due."""
+        """Return the epoch of the target and the member's part of the target.
+
+        If a new target is due, compute it first.
+        """
         member_id = updated.member_id
         known = group.assignment_epoch, group.target.get(member_id, NOTHING)
         if group.assignment_epoch >= epoch:
@@ -239,7 +245,7 @@ def next_target(
 ) -> tuple[list[CoordinatorRecord], Partitions]:
     """Return the records of the target for `epoch`, and the part of the target for `updated`.
 
-    `updated` replaces the group's member with its id. Only initialised share partitions are assigned.
+    `updated` takes the place of the member with the same id. Only initialised share partitions are assigned.
     """
     members = {**group.members, updated.member_id: updated}
     ids: dict[frozenset[str], list[bytes]] = {}
@@ -290,7 +296,7 @@ def _assignment(assigned: Partitions) -> Assignment:
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """Accept the member's epoch, or its previous epoch, because the answer with the new one may be lost.
+    """Accept the member's epoch, or its previous epoch, because the answer with the new epoch may be lost.
 
     Raises FENCED_MEMBER_EPOCH.
     """

@@ -1,12 +1,12 @@
-"""The share partitions of a group that have a state at the share coordinator, as decisions of a shard.
+"""The share partitions of a group that have a state at the share coordinator, as decisions of a shard (shard.py).
 
-Owns the record ShareGroupStatePartitionMetadata. It lists three kinds of partitions: a heartbeat or
-AlterShareGroupOffsets has to initialise them, they are initialised, or DeleteShareGroupOffsets or DeleteGroups has to
-delete them. Also owns the cleaning after the deletion of topics.
+Owns the record ShareGroupStatePartitionMetadata. The record lists three kinds of partitions: partitions that a
+heartbeat or AlterShareGroupOffsets has to initialise, initialised partitions, and partitions that
+DeleteShareGroupOffsets or DeleteGroups has to delete. Also owns the cleaning after the deletion of topics.
 
 Never sends a request to the share coordinator: share_groups.py does, and reports the result here.
 
-The key of the timer is ("share topics",). It cleans the next groups after the deletion of topics.
+The key of the timer is ("share topics",). The timer cleans the next groups after the deletion of topics.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class StateOfGroups:
         return Outcome(records=[state_partitions(group_id, changed)])
 
     def not_initialized(self, group_id: str, topics: ShareTopics) -> Outcome:
-        """Record that the state of partitions could not be created; the next heartbeat tries again."""
+        """Record that the states of partitions could not be created. The next heartbeat tries to create them again."""
         group = self._groups.share(group_id)
         held = None if group is None else group.state_partitions
         if held is None or not held.initializing or not topics:

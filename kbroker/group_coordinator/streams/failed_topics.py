@@ -12,7 +12,7 @@ MOST = 1_000
 
 
 class FailedTopics:
-    """The failures by topic. Each is kept until a time in ms of the monotonic clock."""
+    """The failures by topic. Each failure is kept until its own time, in ms of the monotonic clock."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, tuple[str, float]] = {}
@@ -25,7 +25,7 @@ class FailedTopics:
             del self._by_name[next(iter(self._by_name))]
 
     def of(self, names: Iterable[str], now_ms: float) -> dict[str, str]:
-        """Return the errors of those of `names` whose creation failed recently."""
+        """Return the errors of the topics in `names` whose creation failed recently."""
         found = {}
         for name in names:
             why, until_ms = self._by_name.get(name, ("", 0.0))

@@ -56,7 +56,7 @@ class Sender(NamedTuple):
 
 
 class StreamsHeartbeats:
-    """Heartbeats to the streams groups of a shard."""
+    """Heartbeats to the streams groups of a shard (shard.py)."""
 
     def __init__(
         self, members: StreamsMembers, targets: StreamsTargets, topics: Topics, settings: StreamsSettings
@@ -117,7 +117,7 @@ class StreamsHeartbeats:
 
     @staticmethod
     def _take_metadata(group: StreamsGroup, member: StreamsMember, updated: StreamsMember, out: Outcome) -> bool:
-        """Write a member's metadata if it is new; return whether the group needs a new target."""
+        """Write a member's new metadata; return whether the group needs a new target."""
         if member == updated:
             return False
         out.records.append(records.member_metadata(group.group_id, updated))
@@ -206,7 +206,7 @@ class StreamsHeartbeats:
         moved: bool,
         joins: bool,
     ) -> None:
-        """Add the endpoints of the partitions to the response, if they have changed since the member last got them."""
+        """Add the endpoints of the partitions to the response, if the member does not know the newest endpoints."""
         relocated = member.endpoint != updated.endpoint
         if joins or moved or relocated:
             group.endpoints.pop(updated.member_id, None)

@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 SESSION, REVOKE = "streams session", "streams revoke"
 REASONS = {SESSION: "its session is over", REVOKE: "it has not given up its tasks in time"}
 _RETRY_MS = 500
-"""The delay after which a member's removal is retried, if its write failed."""
+"""The delay after which a member's removal is retried, if the write of the removal failed."""
 
 
 class StreamsMembers:
-    """The members of a shard's streams groups."""
+    """The members of the streams groups of a shard (shard.py)."""
 
     def __init__(self, groups: Groups, migration: Migration, settings: StreamsSettings) -> None:
         self._groups = groups
@@ -140,7 +140,10 @@ class StreamsMembers:
                 out.timers.append(Schedule((REVOKE, group.group_id, member.member_id), member.rebalance_timeout_ms))
 
     def time_revocation(self, group_id: str, member: StreamsMember, out: Outcome) -> None:
-        """Start the rebalance timeout of a member that must give up tasks; cancel it when it has given them up."""
+        """Start the rebalance timeout of a member that must give up tasks.
+
+        Cancel the timeout when the tasks are given up.
+        """
 
         def settle(done: Outcome, _now: int) -> None:
             group = self._groups.streams(group_id)
@@ -220,7 +223,10 @@ def _holder(group: StreamsGroup, member_id: str, instance_id: str) -> StreamsMem
 
 
 def _check_epoch(member: StreamsMember, epoch: int, owned: TaskSet | None) -> None:
-    """Accept the member's epoch, or its previous one if the answer with the new one may be lost. Raises ApiError."""
+    """Accept the member's epoch, or its previous epoch if the answer with the new epoch may be lost.
+
+    Raises ApiError.
+    """
     if epoch in (0, member.member_epoch):
         return
     if epoch > member.member_epoch:

@@ -1,4 +1,4 @@
-"""Moves a member of a streams group step by step from its tasks to the tasks of its target.
+"""Moves a streams group's member step by step from its current tasks to its target's tasks.
 
 Owns one step (Kafka's CurrentAssignmentBuilder). A member first gives up tasks, and confirms that it has done so.
 Meanwhile it keeps its epoch. Then it gets the target's epoch and the free tasks. With later heartbeats it gets the
@@ -18,7 +18,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 Task = tuple[str, int]
 Owned = TaskSet | None
-"""The tasks that a member claims to own; None if its request has a null list."""
+"""The tasks that a member claims to own; None if the member's request has a null list."""
 
 
 def reconcile(group: StreamsGroup, member: StreamsMember, epoch: int, target: TaskSet, owned: Owned) -> StreamsMember:
@@ -134,7 +134,7 @@ def _role(held: set[Task], target: set[Task], is_taken: Callable[[Task], bool]) 
 
 
 def _grant(tasks: set[Task], role: _Role) -> None:
-    """Give tasks immediately, even if the member still has to revoke others."""
+    """Give tasks immediately, even if the member still has to give up other tasks."""
     role.new -= tasks
     role.kept |= tasks
 

@@ -4,7 +4,7 @@ Owns Kafka's rules (maybeUpdateStreamsTargetAssignment, TargetAssignmentBuilder)
 more members (group.streams.initial.rebalance.delay.ms); later targets are computed at most once per assignment
 interval.
 
-The key of the timer is ("streams delay", group). It computes the first target when it is due.
+The key of the timer is ("streams delay", group). The timer computes the first target when the target is due.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _DELAY = "streams delay"
 
 
 class StreamsTargets:
-    """The targets of a shard's streams groups."""
+    """The targets of the streams groups of a shard (shard.py)."""
 
     def __init__(self, settings: StreamsSettings) -> None:
         self._settings = settings
         self._due: dict[str, int] = {}  # The groups whose first target waits, and the end of the wait in ms.
 
     def delay(self, group_id: str, out: Outcome, now_ms: int) -> None:
-        """Delay the first target of a group without members, unless it is already delayed."""
+        """Delay the first target of a group without members, if it is not delayed yet."""
         delay = self._settings.initial_rebalance_delay_ms(group_id)
         if delay > 0 and self._due.get(group_id, 0) <= now_ms:
             self._due[group_id] = now_ms + delay
@@ -64,9 +64,9 @@ class StreamsTargets:
         out: Outcome,
         now_ms: int,
     ) -> tuple[int, TaskSet, str | None]:
-        """Return the target's epoch, the tasks of `updated` in it, and the reason if the target of `epoch` waits.
+        """Return the target's epoch, the target's tasks for `updated`, and the reason for a delay.
 
-        Add the records of a new target if a target is due.
+        The reason is None if the target of `epoch` is not delayed. Add the records of a new target if a target is due.
         """
         if self._due.get(group.group_id, 0) > now_ms:
             waits = "Assignment delayed due to the configured initial rebalance delay."

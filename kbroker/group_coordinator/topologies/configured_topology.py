@@ -186,7 +186,7 @@ def _repartition_counts(parts: Sequence[Subtopology], count_of: CountOf) -> dict
 
 
 def _count_for_sinks(subtopology: Subtopology, counts: Mapping[str, int], count_of: CountOf) -> int | None:
-    """Return the maximum number of partitions of the sources whose number is known; None if none is known."""
+    """Return the largest known number of partitions among the sources; None if no number is known."""
     known = [counts.get(topic.name) for topic in subtopology.repartition_source_topics]
     known += [count_of(name) for name in subtopology.source_topics]
     return max((count for count in known if count is not None), default=None)
@@ -256,7 +256,7 @@ def _subtopology(subtopology: Subtopology, counts: _Counts) -> ConfiguredSubtopo
 
 
 def _missing(topology: Topology, configured: Mapping[str, ConfiguredSubtopology], count_of: CountOf) -> list[TopicInfo]:
-    """Return the internal topics that do not exist; raises Fault if one has another number of partitions."""
+    """Return the internal topics that do not exist; raises Fault for another number of partitions."""
     wanted: dict[str, TopicInfo] = {}
     for each in configured.values():
         wanted |= each.repartition_sources

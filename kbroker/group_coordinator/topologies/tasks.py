@@ -17,7 +17,7 @@ ActiveTasks = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class TaskSet:
-    """The tasks of a target, or those that a member claims to own."""
+    """The tasks of a target, or the tasks that a member claims to own."""
 
     active: Tasks = field(default_factory=dict)
     standby: Tasks = field(default_factory=dict)

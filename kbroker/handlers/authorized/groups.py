@@ -197,7 +197,7 @@ def streams_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler:
 
 
 def share_group_heartbeat(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Group:Read, and Topic:Describe for all topics of a valid member."""
+    """Require Group:Read, and Topic:Describe for all subscribed topics if the member id is valid."""
 
     async def guarded(ctx: RequestContext, request: ShareGroupHeartbeatRequest) -> Any:
         rights = rights_of(ctx)
@@ -235,7 +235,10 @@ def without_hidden_topologies(handler: Handler, _response: type[Any]) -> Handler
 
 
 def describe_share_group_offsets(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Topic:Describe. Named forbidden topics get an error; a request for all topics omits them."""
+    """Require Topic:Describe.
+
+    Forbidden topics that the request names get an error. A response about all topics omits forbidden topics.
+    """
 
     async def guarded(ctx: RequestContext, request: DescribeShareGroupOffsetsRequest) -> Any:
         rights = rights_of(ctx)
@@ -281,7 +284,10 @@ async def _hidden_offsets(topic: Any) -> DescribeShareGroupOffsetsResponseTopic:
 
 
 def with_topic_ids(handler: Handler, _response: type[Any]) -> Handler:
-    """Add the missing ids of refused topics that exist, as Apache Kafka 4.4.0 does in AlterShareGroupOffsets."""
+    """Add the ids of existing topics to the response, also of refused topics.
+
+    Apache Kafka 4.4.0 does this in AlterShareGroupOffsets.
+    """
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))

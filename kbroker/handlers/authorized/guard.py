@@ -3,8 +3,8 @@
 Owns the ways to refuse. Knows no API: the other modules of this package, such as required_rights.py, know the APIs.
 
 A guard takes a handler and returns a handler. Refused elements of a list have no effect, because the handler never
-receives them. The handler receives a copy of the request with the other elements. The guard merges its response with
-the refusals, in the order of the request.
+receives them. The handler receives a copy of the request with the other elements. The guard merges the handler's
+response with the refusals, in the order of the request.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def rights_of(ctx: RequestContext) -> Rights:
 
 
 def refuse_all(kind: ResourceType, *, default_message: bool = False) -> ApiError:
-    """Return the error that refuses a complete request. With `default_message`, it has Kafka's text for the code."""
+    """Return the error that refuses a complete request.
+
+    With `default_message`, the error has Kafka's text for the code.
+    """
     code = REFUSALS[kind]
     return ApiError(code, DEFAULT_MESSAGES.get(code) if default_message else None)
 
@@ -72,8 +75,8 @@ def needs(*wanted: tuple[Operation, ResourceType, str], default_message: bool = 
 def on_cluster(operation: Operation, *also: Operation, names_right: bool = True) -> Guard:
     """Return a guard that refuses the complete request of a client without the right on the cluster.
 
-    Any right in `also` also suffices, and these rights are checked first. With `names_right`, the error text names the
-    right, if the response has a field for a text.
+    A right in `also` suffices too. The guard checks the rights in `also` first. With `names_right`, the error text
+    names the right, if the response has a field for a text.
     """
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
@@ -111,8 +114,8 @@ def partly(
     """Return a guard that refuses elements of the list `field` independently, with a result for each element.
 
     If all elements are refused, the handler is called only with `asked_anyway`, and then with an empty list. With
-    `default_message`, which may depend on the element, a refusal has Kafka's text for the code. `fields` are values of
-    the results (mirrored_errors.py).
+    `default_message`, which may depend on the element, a refusal has Kafka's text for the code. `fields` are further
+    values of each refused element's result (mirrored_errors.py).
     """
 
     def guard(handler: Handler, response: type[Any]) -> Handler:

@@ -294,7 +294,11 @@ RULES: Final[dict[str, Rule]] = {
     "DeleteShareGroupState": _OF_BROKERS,
     "ReadShareGroupStateSummary": _OF_BROKERS,
 }  # fmt: skip
-"""The rule of each API. A client needs all rights of a rule, checked in this order, unless the text contains "or"."""
+"""The rule of each API.
+
+If a rule contains "or", one of its rights suffices. For any other rule a client needs all rights, which are checked in
+this order.
+"""
 
 
 def guarded(api: Api) -> Handler:

@@ -47,7 +47,7 @@ def metadata(handler: Handler, _response: type[Any]) -> Handler:
     """Require Topic:Describe. To create a missing topic, a client needs Cluster:Create or Topic:Create."""
 
     async def guarded(ctx: RequestContext, request: MetadataRequest) -> Any:
-        await ctx.services.first_metadata()  # this wait makes the handler see the same state as this guard
+        await ctx.services.first_metadata()  # after this wait, the handler sees the same state as this guard
         rights, version = rights_of(ctx), ctx.version
         is_all = request.topics is None or (version == 0 and not request.topics)
         refused: list[MetadataResponseTopic] = []
@@ -86,7 +86,7 @@ async def _describable(
     for asked in request.topics or ():
         await turn
         if by_id and ctx.version >= _FIRST_ID_VERSION and asked.topic_id == ZERO_UUID:
-            continue  # with ids, names are ignored; but the handler would use them if no id were left
+            continue  # a request with ids ignores names, but without ids the handler would use the names
         name = name_of(ctx, asked) if by_id else asked.name
         if not name or (by_id and ctx.version < _FIRST_ID_VERSION):
             allowed.append(asked)  # nothing to hide, or the handler refuses the whole request

@@ -5,8 +5,8 @@ batch without the removed records. Never reads or writes a file.
 
 A batch keeps its base offset, last offset, producer, sequence, epoch and codec, whichever records are removed.
 Tombstones, and markers of transactions without remaining records, are removed in two steps (KIP-534). The first pass
-that finds a tombstone or such a marker in a batch sets bit 6 of the batch's attributes (the delete horizon). It also
-writes the time of expiry to the batch's base timestamp. The first pass after that time removes the record.
+that finds a tombstone or such a marker in a batch sets bit 6 of the batch's attributes (the delete horizon). This pass
+also writes the time of expiry to the batch's base timestamp. The first pass after that time removes the record.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _and(first: bytes, second: bytes) -> bytes:
 
 
 def _restamped(record: bytes, shift: int) -> bytes:
-    """Return a record with its timestamp delta changed for a base timestamp that is `shift` ms earlier."""
+    """Return a record whose timestamp delta is changed, because the base timestamp becomes `shift` ms earlier."""
     _, body = read_varint(record, 0)
     end = body + 1
     while record[end] > 0x7F:

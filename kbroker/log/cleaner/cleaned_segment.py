@@ -81,8 +81,8 @@ class CleanedSegment:
     def finish(self, aborted: Sequence[AbortedTxn], modified_ns: int) -> int:
         """Write and fsync all files; return the number of bytes of the last write to the log. Raise OSError.
 
-        The files get the modification time of the segment that they replace: it determines the age of records without a
-        timestamp.
+        The files get the modification time of the segment that they replace: this time determines the age of records
+        without a timestamp.
         """
         written = self.flush()
         self._note_time()

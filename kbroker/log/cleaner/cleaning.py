@@ -39,7 +39,10 @@ class CleanedGroup(NamedTuple):
 
 
 class Cleaning:
-    """A round over one log. `spend` gets the bytes read or written; it may wait, or raise to end the round."""
+    """A round over one log.
+
+    `spend` is called with the bytes read or written. It may wait, or raise an error to end the round.
+    """
 
     def __init__(self, job: CleaningJob, directory_fd: int, spend: Callable[[int], None]) -> None:
         self._job = job
@@ -86,7 +89,7 @@ class Cleaning:
                     os.unlink(name, dir_fd=self._directory_fd)
 
     def _groups(self, end: int) -> Iterator[list[tuple[int, int]]]:
-        """Yield groups of neighbouring segments; together they are at most as large as one segment may be."""
+        """Yield groups of neighbouring segments; each group is at most as large as one segment may be."""
         job = self._job
         following = {base: after for (base, _), (after, _) in zip(job.segments, job.segments[1:], strict=False)}
         group: list[tuple[int, int]] = []

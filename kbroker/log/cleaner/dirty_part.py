@@ -34,7 +34,10 @@ def read_dirty_part(job: CleaningJob, reader: SegmentReader) -> OffsetMap:
 
 
 class _DirtyPart:
-    """The segments from the first dirty segment on. A place is the number of bytes from their beginning."""
+    """The segments from the first dirty segment on.
+
+    A place is the number of bytes from the beginning of these segments.
+    """
 
     def __init__(self, job: CleaningJob, reader: SegmentReader, *, use_index: bool) -> None:
         self._job = job
@@ -54,10 +57,10 @@ class _DirtyPart:
         """Fill a table backwards, from a place chosen so that the table neither overflows nor stays mostly empty.
 
         A round has to clean the beginning of the dirty part, but reading backwards fills the table with the end first.
-        A table that became full is therefore discarded. It only shows the number of bytes of the log that fit into a
-        table. The next attempt covers about that many bytes of the beginning, and at least a quarter less than the last
-        attempt. If the beginning contains fewer keys, a few further attempts cover more of it. If keys are evenly
-        spread, one or two attempts are enough.
+        A table that became full is therefore discarded. The discarded table only shows the number of bytes of the log
+        that fit into a table. The next attempt covers about that many bytes of the beginning, and at least a quarter
+        less than the last attempt. If the beginning contains fewer keys, a few further attempts cover more of the
+        beginning. If keys are evenly spread, one or two attempts are enough.
         """
         offsets, full_at = self._fill(self._size)
         if full_at is None:

@@ -44,7 +44,7 @@ class _Running:
     noted: Future[None] | None = None
     """A future that is done when the checkpoint on disk records that the log may have holes.
 
-    Before it is done, the log must not have holes.
+    Until then the log must not have holes.
     """
     abandoned: bool = False
     ended: bool = False

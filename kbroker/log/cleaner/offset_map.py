@@ -90,7 +90,10 @@ class OffsetMap:
         return base_offset >= self.start and base_offset not in self._newest
 
     def keep(self, data: bytes, runs: Sequence[Part], base_offset: int) -> list[bytes]:
-        """Return bytes for each run: 1 for a record to keep, 0 for a record to remove, such as one without a key."""
+        """Return bytes for each run: 1 for a record to keep, 0 for a record to remove.
+
+        A record without a key is removed.
+        """
         if base_offset + runs[-1].last_delta < self.start:
             return [self._not_newer(data, run) for run in runs]
         keeps = self._last_in_batch(data, runs, base_offset)

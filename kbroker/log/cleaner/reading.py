@@ -27,7 +27,10 @@ CheckedBatch = tuple[int, BatchHeader, memoryview]
 
 
 class SegmentReader:
-    """Reads segments of one directory. `spend` is called with the bytes read; it may wait, or raise to end the work."""
+    """Reads segments of one directory.
+
+    `spend` is called with the bytes read. It may wait, or raise an error to end the work.
+    """
 
     def __init__(self, directory_fd: int, io_bytes: int, spend: Callable[[int], None]) -> None:
         """Initialize; `io_bytes` is the memory for reading and writing. Half of this memory is for reading."""
@@ -58,7 +61,7 @@ class SegmentReader:
     def backward(self, base: int, size: int, *, use_index: bool) -> Generator[CheckedBatch, None, None]:
         """Yield the result of `forward` from the last batch to the first; raise Malformed, OSError.
 
-        The beginnings of batches can be found only by reading from the beginning. With `use_index` most of them are
+        The beginnings of batches can be found only by reading from the beginning. With `use_index` most beginnings are
         read from the segment's index; a wrong index can then cause Malformed for an intact log. Where the index has no
         entries, the headers are read.
         """

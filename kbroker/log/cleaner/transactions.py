@@ -41,7 +41,10 @@ class CleanedTransactions:
         self._seen: set[int] = set()  # producers with an aborted transaction of which a batch was seen
         self._committed: set[int] = set()
         self.retained: list[AbortedTxn] = []
-        """The aborted transactions of which a batch was seen, in the order of their markers; the caller empties it."""
+        """The aborted transactions of which a batch was seen, in the order of their markers.
+
+        The caller empties the list.
+        """
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Record a data batch; return whether its records were aborted."""

@@ -168,7 +168,7 @@ class Worker:
 
 
 def main() -> None:
-    """Do the work of the broker at the other end of the standard streams."""
+    """Do the work that the broker requests at the other end of the standard streams."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the broker, which ends this process
     gc.disable()  # there are no cycles, but a collection would visit millions of objects
     with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """The broker's side of the worker processes.
 
-Owns the settings of compaction. The cleaner reads them at each turn, so they may change while it runs. Also owns the
-worker processes and their pipes: the number of workers, their start when there is work, and their end when there is no
-work. Never blocks the loop: it reads and writes pipes without waiting, and polls for ended processes.
+Owns the settings of compaction. The cleaner reads these settings at each turn, so they may change while it runs. Also
+owns the worker processes and their pipes: the number of workers, their start when there is work, and their end when
+there is no work. Never blocks the loop: it reads and writes pipes without waiting, and polls for ended processes.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class WorkerPool:
         return total / max(self.settings.threads, 1)
 
     def acquire(self) -> WorkerProcess:
-        """Return a worker that only the caller uses until `release`; start one if necessary. Raise OSError."""
+        """Return a worker that only the caller uses until `release`; start a worker if necessary. Raise OSError."""
         worker = self._idle.pop() if self._idle else WorkerProcess()
         self._busy.append(worker)
         return worker

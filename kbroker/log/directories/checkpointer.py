@@ -54,8 +54,9 @@ class Checkpointed(NamedTuple):
 class Checkpointer:
     """Writes the checkpoints of the logs in `logs`; intervals in ms.
 
-    `cleaned` is the fourth checkpoint, which belongs to the cleaner. It may also name a deleted partition. `report` is
-    called with the error of a failed write. No checkpoint is written while `in_use` returns False.
+    `cleaned` is the fourth checkpoint, which belongs to the cleaner. The fourth checkpoint may also name a deleted
+    partition. `report` is called with the error of a failed write. No checkpoint is written while `in_use` returns
+    False.
     """
 
     __slots__ = (
@@ -98,7 +99,7 @@ class Checkpointer:
         ]
         self._written_ms = [0] * len(self._writers)
         self._stale: dict[Key, object] = {}  # deleted partitions that a checkpoint on the disk may still name
-        self._stale_cleaned = False  # whether the cleaner's checkpoint may name such a partition
+        self._stale_cleaned = False  # whether the cleaner's checkpoint may name a deleted partition
         self._forgetting: deque[tuple[dict[Key, object], list[Future[None]]]] = deque()
 
     def _file(self, name: str) -> CheckpointFile:
@@ -109,7 +110,7 @@ class Checkpointer:
         return Checkpointed(*(checkpoints.read_offsets(file.path) for _, file, _ in self._writers))
 
     def start(self, now_ms: int, delay_ms: int) -> None:
-        """Start the intervals: each checkpoint is due after its interval, or after `delay_ms` if that is sooner."""
+        """Start the intervals: each checkpoint is due after its interval, or after `delay_ms` if this is less."""
         self._written_ms = [now_ms - max(interval - delay_ms, 0) for interval, _, _ in self._writers]
 
     def write_all(self) -> None:

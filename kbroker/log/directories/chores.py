@@ -32,7 +32,7 @@ class Chores:
         self._due = [0] * len(chores)
 
     def start(self, now_ms: int, delay_ms: int) -> None:
-        """Start the intervals: each chore is due after its interval, or after `delay_ms` if that is sooner."""
+        """Start the intervals: each chore is due after its interval, or after `delay_ms` if this is less."""
         self._due = [now_ms + min(interval, delay_ms) for interval, _ in self._chores]
 
     async def run(self, now_ms: int, logs: dict[Key, PartitionLog]) -> None:

@@ -55,7 +55,7 @@ class Remover:
         self._last: Future[None] | None = None
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files or complete directories on the thread; skip missing ones."""
+        """Remove files or complete directories on the thread; skip missing files and directories."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-remove")
             self._closing = Event()
@@ -67,7 +67,7 @@ class Remover:
             self._last.result()
 
     def close(self) -> None:
-        """End the thread after the current file or directory; the next start removes the rest."""
+        """End the thread after the current file or directory. The next start removes the remaining paths."""
         if self._pool is not None:
             self._closing.set()
             self._pool.shutdown(cancel_futures=True)

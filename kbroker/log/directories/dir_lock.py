@@ -31,7 +31,7 @@ def lock_directory(directory: str) -> int:
 
 
 def in_use(directory: str) -> LogDirError:
-    """Return the error for a locked directory; it names the other process if the system reports it."""
+    """Return the error for a locked directory. The error names the other process if the system reports it."""
     found = os.stat(f"{directory}/{NAME}")
     holder = _holder(found)
     which = f" (pid {holder})" if holder else ""
@@ -39,7 +39,10 @@ def in_use(directory: str) -> LogDirError:
 
 
 def _lock_records(fd: int) -> None:
-    """Lock the open file, if possible: a lock of the process would end whenever the process closes the file."""
+    """Lock the file, if possible by a lock of the open file.
+
+    A lock of the process would end whenever the process closes the file.
+    """
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     else:
@@ -50,8 +53,8 @@ def _holder(found: os.stat_result) -> int | None:
     """Return the process that owns a lock on a file, if the system reports it (Linux: /proc/locks).
 
     A line is "1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF", with device numbers in hex. The record lock of an open
-    file shows no process (-1), and a lock from another pid namespace also shows none (0). A waiting lock has "->" after
-    the number.
+    file shows no process (-1), and a lock from another pid namespace shows no process either (0). A waiting lock has
+    "->" after the number.
     """
     wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:

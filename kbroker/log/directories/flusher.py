@@ -31,7 +31,7 @@ class Flusher:
         """The durations of the latest flushes, in seconds; `flushes` is the number of all flushes."""
 
     def submit(self, log: PartitionLog) -> None:
-        """Flush a log on the thread, unless a flush of it is running or the log has no unflushed data."""
+        """Flush a log on the thread, if the log has unflushed data and no flush of the log is running."""
         if id(log) in self._busy:
             return
         task = log.begin_flush()

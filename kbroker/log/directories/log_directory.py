@@ -87,7 +87,7 @@ class LogDirectory:
         files: OpenFiles | None = None,
         in_cluster: bool = False,
     ) -> None:
-        """Initialize. A caller that passes a `cleaner_pool` must also tick and close it.
+        """Initialize. A caller that passes a `cleaner_pool` must also tick and close the pool.
 
         `files` limits the open files of all directories that share it. If `in_cluster`, a full disk is a failure like
         any other (disk_errors.py).
@@ -253,7 +253,7 @@ class LogDirectory:
     # -- failure ----------------------------------------------------------------------------------------------
 
     def report(self, error: OSError) -> None:
-        """Handle a failed read, write or flush: the directory goes offline unless the error is temporary."""
+        """Handle a failed read, write or flush: if the error is not temporary, the directory goes offline."""
         self.room.on_error(error)
         if self.failure or not ends_directory(error, in_cluster=self._in_cluster):
             return
@@ -405,8 +405,8 @@ class LogDirectory:
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
         """Stop using partitions immediately; their files are removed `file.delete.delay.ms` later.
 
-        If there are very many partitions, only the first few have been renamed when this returns. If one of these
-        renames fails, the others are still tried, and then an OSError is raised.
+        If there are very many partitions, only the first few have been renamed when this method returns. If one of
+        these renames fails, the others are still tried, and then an OSError is raised.
         """
         time_ms = self._now_ms if now_ms is None else now_ms
         for key in keys:

@@ -68,7 +68,7 @@ class LogEvents:
         """Use a partition's new log, which contains the same data in another directory."""
 
     def move_ready(self) -> None:
-        """Schedule a call of `advance_moves`; this is called from other threads."""
+        """Schedule a call of `advance_moves`. Other threads call this method."""
 
 
 class LogManager:
@@ -194,7 +194,7 @@ class LogManager:
             manager.futures.clear()
 
     def _check_any_left(self) -> None:
-        """Raise LogDirError if no directory is usable: without one, a broker would block all its partitions."""
+        """Raise LogDirError if no directory is usable: without a directory, a broker would block all its partitions."""
         if not self.online:
             failures = ", ".join(f"{each.directory}: {each.failure}" for each in self.managers)
             raise LogDirError(f"no log directory can be used: {failures}")

@@ -72,7 +72,7 @@ def _is_fresh(directory: str) -> bool:
 
 
 def take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, str]:
-    """Check the owner of a directory, and write the owner to a new one; return (cluster id, directory id).
+    """Check the owner of a directory; write the owner of a new directory; return (cluster id, directory id).
 
     Raise LogDirError, OSError.
     """

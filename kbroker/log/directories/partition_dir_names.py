@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entries(NamedTuple):
-    """The entries of a log directory: their paths, and the (topic, partition) if the name contains it."""
+    """The entries of a log directory: their paths, and the (topic, partition) if the name contains both."""
 
     partitions: list[tuple[Key, str]]
     futures: list[tuple[Key, str]]
@@ -84,7 +84,7 @@ def partition_path(directory: str, topic: str, partition: int) -> str:
 
 
 def holds_other(path: str, topic_id: uuid.UUID) -> bool:
-    """Whether a directory contains another topic's data: its id differs, or it contains data but no id."""
+    """Whether a directory contains another topic's data: its topic id differs, or it contains data but no topic id."""
     if not os.path.isdir(path):
         return False
     found = checkpoints.read_topic_id(path)

@@ -144,9 +144,10 @@ def audit(
 def _lasting(
     path: str, check: Callable[[Checked], Iterator[Finding]], checked: Checked, pause: Callable[[], None]
 ) -> Iterator[Finding]:
-    """Yield the findings that all checks of a partition have in common: a batch being written is complete later.
+    """Yield the findings that all checks of a partition have in common.
 
-    Yield no findings if the partition is deleted between the checks.
+    A batch that is being written seems incomplete only in some of the checks. Yield no findings if the partition is
+    deleted between the checks.
     """
     lasting: dict[tuple[str, int | None], Finding] | None = None
     for number in range(_CHECKS):

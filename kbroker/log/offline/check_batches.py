@@ -30,7 +30,10 @@ from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_
 _LARGEST_MARKER: Final = 1 << 16
 _LARGEST_BATCH: Final = 1 << 27  # larger than the maximum size of a request
 _MOST_TRANSACTIONS: Final = 1 << 20
-"""The maximum number of open transactions that are remembered; if a partition has more, they are not checked."""
+"""The maximum number of open transactions that are remembered.
+
+If a partition has more, its transactions are not checked.
+"""
 
 
 class Window:
@@ -203,7 +206,7 @@ class PartitionWalk:
         return None
 
     def _marker(self, window: Window, position: int, header: BatchHeader) -> bool | None:
-        """Return whether a control batch commits; None if it ends no transaction. Raise Bad."""
+        """Return whether a control batch commits; None if the batch ends no transaction. Raise Bad."""
         if header.size > _LARGEST_MARKER:
             raise Bad(f"a control batch of {header.size} bytes", header.size)
         try:

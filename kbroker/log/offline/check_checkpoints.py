@@ -81,7 +81,10 @@ def parse_properties(path: str) -> Iterator[Finding]:
 
 
 def check_snapshot(path: str, log_end_offset: int, *, recovery: bool) -> Iterator[Finding]:
-    """Check a producer snapshot: version, checksum, length, and that all its offsets are before its own offset."""
+    """Check a producer snapshot: its version, checksum and length.
+
+    All offsets in it must be before the snapshot's own offset.
+    """
     offset = offset_of(path.rpartition("/")[2]) or 0
     if offset > log_end_offset:
         yield Finding(path, None, f"is of an offset behind the log's end {log_end_offset}", recovery)
@@ -147,7 +150,7 @@ class EpochCheck:
             yield Finding(self._path, None, str(error))
 
     def begin(self, log_start: int, *, clean: bool) -> None:
-        """Set the log start: the checkpoint need not contain offsets before it.
+        """Set the log start: the checkpoint need not contain offsets before the log start.
 
         Deleting records removes epochs immediately, but the log start is written some time later.
         """

@@ -69,7 +69,10 @@ def _entries(file: OpenFile, index: type[OffsetIndex | TimeIndex], base: int) ->
 
 
 class _OffsetCheck:
-    """Checks that each entry contains the position of a batch, and the last offset of that batch or of a later one."""
+    """Checks that each entry contains the position of a batch.
+
+    Its offset is the last offset of that batch or of a later batch.
+    """
 
     def __init__(self, file: OpenFile, path: str, base: int) -> None:
         self.path = path
@@ -102,7 +105,10 @@ class _OffsetCheck:
 
 
 class _TimeCheck:
-    """Checks that each entry names a batch with its timestamp, and that all earlier batches have smaller timestamps."""
+    """Checks that each entry names a batch with the entry's timestamp.
+
+    All earlier batches must have smaller timestamps.
+    """
 
     def __init__(self, file: OpenFile, path: str, base: int) -> None:
         self.path = path
@@ -147,7 +153,10 @@ class TxnCheck:
         """Ignore the batch: the header alone does not show how a transaction ends."""
 
     def marker(self, offset: int, producer_id: int, expected: AbortedTxn | None, certain: bool) -> None:
-        """Check an abort marker. `expected` is the entry according to the log; it is complete only if `certain`."""
+        """Check an abort marker.
+
+        `expected` is the entry according to the log. This entry is complete only if `certain`.
+        """
         entry = self._current
         if entry is not None and entry[1].last_offset < offset:
             raise Untrue(entry[0], f"no transaction was aborted at offset {entry[1].last_offset}")

@@ -45,8 +45,8 @@ class Repaired(NamedTuple):
 def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Repaired]:
     """Repair a data directory or one partition of it; also remove the records at the `dropped` offsets.
 
-    Raise NoLogDir, LogDirError, OSError, and NoSuchRecord. In the last case, the records listed before the missing one
-    have been removed.
+    Raise NoLogDir, LogDirError, OSError, and NoSuchRecord. In the last case, the records listed before the missing
+    record have been removed.
     """
     done: list[Repaired] = []
     partitions = partitions_of(directory)

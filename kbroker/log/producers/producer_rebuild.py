@@ -76,7 +76,7 @@ async def rebuild_in_pieces(
 
 
 async def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> None:
-    """Add each producer's earlier batches to a snapshot at `end`, which contains only the last batch of each.
+    """Add each producer's earlier batches to a snapshot at `end`, which contains only the last batch of each producer.
 
     Therefore a producer may still retry any of its last batches after a restart, if they are in the last megabyte
     before `end`.
@@ -108,7 +108,7 @@ def replay(
     end_offset: int,
     on_completed: Callable[[CompletedTxn], None] | None = None,
 ) -> None:
-    """Apply the batches of `segments` from `begin_offset` to `end_offset` to the producers' state."""
+    """Update the producers' state by the batches of `segments` from `begin_offset` to `end_offset`."""
     whole(_replay(producers, segments, begin_offset, end_offset, on_completed))
 
 

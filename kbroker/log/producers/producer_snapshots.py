@@ -1,8 +1,8 @@
 """The `<offset>.snapshot` files, which contain a partition's state of each producer.
 
 Owns the format, and which snapshots exist: one at the base of each segment, and the newest snapshot. Never validates a
-batch. An unreadable snapshot is removed, since the log contains the same information. Only the reading of the log is
-slower. Deleted segments are the exception: only snapshots still contain their producers. So the newest snapshot that is
+batch. An unreadable snapshot is removed, since the log contains the same information, which only takes longer to read.
+Deleted segments are the exception: only snapshots still contain their producers. So the newest snapshot that is
 certainly on disk (`unsynced` lists the others) stays until a newer snapshot is on disk.
 
     version i16 (1) | CRC-32C u32 of the rest | count i32 | entries of
@@ -96,7 +96,7 @@ def write_snapshot(path: str, entries: Collection[ProducerEntry], *, sync: bool)
 
 
 class Snapshots:
-    """The snapshot files of one partition; the key of each is the offset up to which it is valid."""
+    """The snapshot files of one partition; the key of a file is the offset up to which the snapshot is valid."""
 
     __slots__ = ("_directory", "_outlived", "offsets", "unsynced")
 
@@ -120,7 +120,7 @@ class Snapshots:
         return place < len(self.offsets) and self.offsets[place] == offset
 
     def take(self, entries: Collection[ProducerEntry], offset: int, *, sync: bool) -> None:
-        """Write a snapshot of the producers at `offset`, unless it exists already."""
+        """Write a snapshot of the producers at `offset`, if there is no such snapshot yet."""
         if offset in self or offset == 0:
             return
         write_snapshot(self._path(offset), entries, sync=sync)
@@ -131,8 +131,8 @@ class Snapshots:
     async def take_in_pieces(self, taking: SnapshotTaking, is_wanted: Callable[[], bool]) -> bool:
         """Write a snapshot in pieces; return whether it was completed. Raise OSError.
 
-        The snapshot is abandoned when `is_wanted` returns False. Neither this nor a crash loses data: the next start
-        only has to read more of the log, from an older snapshot on.
+        The snapshot is abandoned when `is_wanted` returns False. Neither an abandoned snapshot nor a crash loses data:
+        the next start only has to read more of the log, from an older snapshot on.
         """
         path, offset = self._path(taking.offset), taking.offset
         temporary = path + ".tmp"

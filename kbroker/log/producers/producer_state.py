@@ -6,9 +6,9 @@ the offset of a snapshot. Never sends requests to a coordinator: the handlers do
 its state during a check: the caller checks first, then appends, then applies, so that a failed append has no effect.
 
 One guard (`Verification`) represents one transaction of one producer, from the request to the transaction coordinator
-until the append. It is removed when the transaction begins here, and when a marker is appended. So a batch that the
-coordinator has verified before the marker has no guard after the marker. Such a late batch cannot open a transaction
-that the coordinator does not know.
+until the append. The guard is removed when the transaction begins here, and when a marker is appended. So a batch that
+the coordinator has verified before the marker has no guard after the marker. Such a late batch cannot open a
+transaction that the coordinator does not know.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SnapshotTaking:
     """The producers of one log at the time when this object is created, at `offset`.
 
     A snapshot of very many producers is taken in pieces while they continue to produce. A producer that is about to
-    change is copied before the change; the others are copied one after the other. The order of producers in a snapshot
+    change is copied before the change. The other producers are copied one by one. The order of producers in a snapshot
     has no meaning.
     """
 
@@ -100,7 +100,7 @@ class SnapshotTaking:
 
 RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62
-"""Brokers assign only producer ids below this. All other ids are inventions of clients, and are not checked."""
+"""Brokers assign only producer ids below this number. Clients have invented all other ids, which are not checked."""
 
 _NO_COORDINATOR_EPOCH: Final = -1
 
@@ -144,7 +144,7 @@ class ProducerEntry:
     """The number of the last snapshot in pieces that already contains this producer."""
 
     def copy(self) -> ProducerEntry:
-        """Return a copy for a snapshot, which no longer changes."""
+        """Return a copy for a snapshot. The copy no longer changes."""
         return replace(self, batches=self.batches[-1:])
 
     @property
@@ -171,8 +171,8 @@ _AT_ONCE: Final = 1000
 MAX_VERIFICATIONS: Final = 1000
 """The maximum number of guards that a partition keeps.
 
-Nearly all guards are used or removed immediately. If there are more guards than this, the oldest is removed, since a
-client may send any number of ids.
+Nearly all guards are used or removed immediately. If there are more guards than this, the oldest guard is removed,
+since a client may send any number of ids.
 """
 
 
@@ -413,7 +413,10 @@ class ProducerState:
             self._find_unstable()
 
     async def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove producers without an open transaction that sent no batch for `expiration_ms`; return their number."""
+        """Remove producers without an open transaction that sent no batch for `expiration_ms`.
+
+        Return the number of removed producers.
+        """
         known = list(self.entries.values())
         latest = now_ms - expiration_ms
         count = 0

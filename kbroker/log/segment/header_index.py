@@ -76,7 +76,7 @@ def _bits(found: bytes) -> int:
 
 
 class Blocks(NamedTuple):
-    """The blocks of a segment: their first offsets (relative to the segment's), positions, and first batches' CRCs."""
+    """The blocks of a segment: first offsets (relative to the segment's base), positions, CRCs of the first batches."""
 
     offsets: array[int]
     positions: array[int]

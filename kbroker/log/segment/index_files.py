@@ -128,7 +128,10 @@ class _IndexFile:
         self._odd = False
 
     def keep(self, count: int) -> None:
-        """Remove all entries after the first `count`, also in the file: they might later be mistaken for valid ones."""
+        """Remove all entries after the first `count`, also in the file.
+
+        They might later be mistaken for valid entries.
+        """
         if count < self.count:
             assert self._map is not None
             begin, end = count * self.entry.size, self.count * self.entry.size
@@ -153,7 +156,7 @@ class _IndexFile:
 
 
 class OffsetIndex(_IndexFile):
-    """A sparse map from offsets to positions in bytes in one segment's log file."""
+    """A sparse map of one segment, from offsets to positions (in bytes) in the log file."""
 
     __slots__ = ()
     entry, offset_column, least_step, spare = OFFSET_ENTRY, 0, 1, 0
@@ -171,7 +174,7 @@ class OffsetIndex(_IndexFile):
 
 
 class TimeIndex(_IndexFile):
-    """A sparse map from timestamps in ms to offsets in one segment."""
+    """A sparse map of one segment, from timestamps (in ms) to offsets."""
 
     __slots__ = ()
     # One entry stays free for the largest timestamp, which is appended when the segment is closed.

@@ -1,8 +1,8 @@
 """One segment of a partition: a log file, its indexes, and lookups in them.
 
 Owns `<base offset>.log` and, through their own modules, `.index`, `.timeindex` and `.txnindex`. When the log file
-changes, it also removes `.headers`, which views/header_indexes.py makes. Never checks a batch's content, and never
-decides when to roll, delete or truncate.
+changes, this module also removes `.headers`, which views/header_indexes.py makes. Never checks a batch's content, and
+never decides when to roll, delete or truncate.
 
 The log file is a plain sequence of batches as they were sent (see kbroker.protocol.records). Everything except
 appending to an open segment is done lazily: an idle segment uses no descriptor and no mapping, and open_files.py
@@ -101,7 +101,7 @@ class Segment:
         self._handle: FileHandle | None = None
         self._inode = 0  # the log file's inode, after it is marked for deletion
         self.tail_start = base_offset
-        """The offset from which on the tail arrays describe all offsets; this process has written these batches."""
+        """The tail arrays describe all offsets from this offset on. This process has written these batches."""
         self._tail_last = array("q")  # the last offset of each batch
         self._tail_positions = array("q")
 
@@ -155,9 +155,9 @@ class Segment:
     def append(self, buffers: tuple[bytes | memoryview, ...], size: int, last_offset: int, timestamp: int) -> None:
         """Append one batch of `size` bytes that ends with `last_offset`; an OSError leaves the segment unchanged.
 
-        This write blocks the event loop: for 0.2 s with 52 MB on a slow disk. `max.message.bytes` limits its size.
-        `timestamp` is the batch's largest timestamp. If a partial write cannot be removed, the error has `unrepaired`
-        set, and no batch may be appended any more.
+        This write blocks the event loop: for 0.2 s with 52 MB on a slow disk. `max.message.bytes` limits the batch's
+        size. `timestamp` is the batch's largest timestamp. If a partial write cannot be removed, the error has
+        `unrepaired` set, and no batch may be appended any more.
         """
         fd = (self._handle or self.handle).fd
         position = self.size
@@ -241,7 +241,7 @@ class Segment:
         return bool(behind < base and base + last_delta == tail[index])
 
     def is_whole_from(self, offset: int) -> bool:
-        """Whether the batches from the batch at or before `offset` to the end of the file follow one another."""
+        """Whether the file's batches follow one another, from the batch at or before `offset` on."""
         if offset >= self.tail_start or not self.size:
             return True
         end = start = self.place_before(offset)
@@ -280,7 +280,7 @@ class Segment:
         return offsets.get(slot)[1] if slot >= 0 else 0
 
     def place_by_time(self, timestamp: int, start_offset: int) -> int | None:
-        """Return the batch position from which to search for `timestamp` at or after `start_offset`.
+        """Return the position of the first batch to search for `timestamp`, from `start_offset` on.
 
         Return None if all timestamps of the segment are smaller.
         """
@@ -456,7 +456,7 @@ class Segment:
         if not again:
             with contextlib.suppress(OSError):
                 self._inode = os.stat(self.path()).st_ino
-        self.deleted = True  # this is set first, because a reader on another thread checks it when its file has changed
+        self.deleted = True  # set this first: a reader on another thread checks `deleted` when its file has changed
         renamed: list[str] = []
         for suffix in suffixes:
             path = self.path(suffix)
