@@ -23,7 +23,7 @@ from kbroker.config.sources import parse_properties
 
 Texts = Mapping[str, str]
 Warn = Callable[[str], None]
-"""A function that receives a warning of one line for people."""
+"""A function that receives a warning for people, in one line."""
 
 
 def normal(name: str) -> str:
@@ -32,7 +32,7 @@ def normal(name: str) -> str:
 
 
 def translate(name: str, text: str) -> Texts:
-    """Return a setting under kafka-python's name; return it unchanged if no other client has a setting of this name."""
+    """Return a setting under kafka-python's name; a name that no other client uses stays as it is."""
     key = normal(name)
     if key in _ALIASES:
         return {_ALIASES[key]: text}
@@ -205,7 +205,7 @@ _TOKENS: set[str] = set()
 
 
 def log_in_by_token(token_id: str) -> None:
-    """Register a delegation token's id. A client that logs in with this id then declares that the id is a token's."""
+    """Register the id of a delegation token. A client that logs in with this id then declares that it uses a token."""
     _TOKENS.add(token_id)
     for mechanism in ScramClient.MECHANISMS:
         register_sasl_mechanism(mechanism, _Mechanism, overwrite=True)

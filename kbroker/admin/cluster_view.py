@@ -93,7 +93,7 @@ def is_misled(partition: MetadataResponsePartition) -> bool:
 
 
 def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView:
-    """Request the metadata of all topics or some; topics that are missing or hidden by the broker are left out.
+    """Request the metadata of all or some topics; leave out topics that are missing, or that the broker hides.
 
     A request for all topics also returns views whose source is deleted, without partitions.
     """

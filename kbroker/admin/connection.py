@@ -189,7 +189,7 @@ def in_words(err: KafkaError, connection: Connection) -> str:
 
 @contextmanager
 def patience(seconds: float | None) -> Iterator[None]:
-    """Set the number of seconds for which `patiently` retries; None does not change it."""
+    """Set the number of seconds for which `patiently` retries; None keeps the current number."""
     token = _patience.set(_patience.get() if seconds is None else seconds)
     try:
         yield

@@ -44,13 +44,13 @@ _LONGEST: Final = 300
 _MOST_DIGITS: Final = 18
 _BYTES_AT_ONCE: Final = 256 * 1024
 _MOST_PIECES: Final = 16
-"""The number of bytes that one read of a partition of origin fetches. The number of partitions whose result is kept."""
+"""The number of bytes that one read of an original partition fetches, and the number of results that are kept."""
 _TOPIC_NAME: Final = "errors.deadletterqueue.topic.name"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a dead letter, and the reason why it is one. A field is None if no header with it is readable."""
+    """The origin of a dead letter, and the reason of its failure. A field is None if no readable header contains it."""
 
     topic: str | None
     partition: int | None
@@ -70,7 +70,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record of a dead letter topic, with its origin."""
+    """A record of a dead letter topic, with the origin that its headers name."""
 
     record: Found
     origin: Origin
@@ -112,7 +112,7 @@ def _number(text: str | None) -> int | None:
 
 
 def is_own_header(name: str) -> bool:
-    """Whether a header belongs to the dead letter (the reason why it is one), and not to the original record."""
+    """Whether a header describes the dead letter's origin or failure, and does not belong to the original record."""
     return name.startswith((SHARE, CONNECT))
 
 
@@ -287,7 +287,7 @@ class Originals:
         return self._reader.topic(name)
 
     def of(self, letter: DeadLetter) -> tuple[bytes | None, bytes | None, Headers] | None:
-        """Return key, value and headers of the original record, or else of its copy; None if both are gone.
+        """Return the original record's key, value and headers, or those of its copy; None if both are gone.
 
         If the record at the place of origin differs from the copy, it is not the original: the topic was created anew.
         Raises AdminError if the record cannot be read now.

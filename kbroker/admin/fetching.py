@@ -28,7 +28,7 @@ from kbroker.protocol.records import (
 )
 
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""The bytes of one answer; a larger batch is returned completely."""
+"""The maximum size in bytes of one answer; a single larger batch is still returned completely."""
 MOST_RECORDS: Final = 20_000
 MOST_KEPT: Final = 32 * 1024 * 1024
 """The limits of one fetch: its records, and the bytes of their keys and values. A fetch may end within a batch.
@@ -67,7 +67,7 @@ class Found:
 
 
 class PartitionRefused(AdminError):  # noqa: N818 - an outcome
-    """A broker refuses to return records of a partition; `error` is the client's class of the reason."""
+    """A broker refuses to return records of a partition; `error` is kafka-python's exception class for the reason."""
 
     def __init__(self, key: Key, error: Any) -> None:
         super().__init__(f"{key[0]}-{key[1]}: {error_text(error)}")
@@ -113,8 +113,8 @@ def fetch(
 ) -> dict[Key, Piece]:
     """Fetch records of partitions from their leaders; raises AdminError, PartitionRefused and UnreadableBatch.
 
-    A piece ends before a batch that cannot be read; only a fetch that begins there raises UnreadableBatch. If the
-    broker throttles the client, the answer may lack partitions (KIP-219).
+    A result ends before a batch that cannot be read; only a fetch that begins at this batch raises UnreadableBatch. If
+    the broker throttles the client, the answer may lack partitions (KIP-219).
 
     `epochs` are the leaders' epochs: a former leader that does not know of its successor then returns an error. With
     `committed`, returns only committed records, and none after the start of an open transaction (as read_committed).

@@ -1,6 +1,6 @@
 """The content of brokers' log directories, partition by partition, and the failures of directories.
 
-Owns the request to several brokers; an unreachable broker is left out. Never prints.
+Owns the requests to several brokers, and leaves out unreachable brokers. Never prints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests that kafka-python lacks, sent on kafka-python's connections, with its TLS, SASL and timeouts.
 
 Owns the form of such a request for kafka-python, the choice of the broker that receives it, and every use of the
-client's internals. Does not depend on a particular API.
+client's internals. Works for any API.
 """
 
 from __future__ import annotations

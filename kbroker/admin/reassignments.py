@@ -86,8 +86,8 @@ def proposal(
 ) -> dict[Key, list[int]]:
     """Return replicas of partitions on `brokers`, spread evenly; each partition keeps its number of replicas.
 
-    The brokers get leaders in turn. Each further replica is on the next broker; with `by_rack`, on the next broker in
-    another rack if possible. Raises WrongInput if there are too few brokers.
+    The brokers become leaders of partitions in turn. Each further replica is on the next broker; with `by_rack`, on the
+    next broker in another rack if possible. Raises WrongInput if there are too few brokers.
     """
     order = sorted(brokers)
     begin = random.randrange(len(order))

@@ -141,7 +141,7 @@ _PATIENCE_S: Final = 10.0
 class AsItIs(Serializer):  # type: ignore[misc]
     """A serializer that changes nothing.
 
-    Without any serializer, the client refuses records whose key and value are None.
+    A client without a serializer refuses records whose key and value are None.
     """
 
     def serialize(self, topic: str, headers: object, data: tuple[bytes | None]) -> bytes | None:  # noqa: ARG002

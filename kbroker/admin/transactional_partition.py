@@ -5,8 +5,8 @@ each transaction AddPartitionsToTxn, Produce, EndTxn. Owns the connection, and o
 the versions of transactions before KIP-890, which every broker since 0.11 serves. Never decides what to write, and does
 not know the meaning of a record.
 
-All methods wait for the network, so they belong on a thread. Two calls at the same time are not allowed, except that
-any thread may call `close`, which also ends a method that waits.
+All methods wait for the network, so they belong on a thread. Only one method may run at a time. The exception is
+`close`: any thread may call it at any time, and it ends a method that waits.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[
 
 
 def hanging(admin: Any, wanted: dict[Key, int], older_than_ms: int) -> list[Open]:
-    """Return transactions that have been open on leaders for longer than a time, and that no coordinator knows."""
+    """Return the transactions that no coordinator knows and that have been open on leaders for longer than a time."""
     now_ms = time.time() * 1000
     found: list[Open] = []
     for broker in sorted({leader for leader in wanted.values() if leader >= 0}):
