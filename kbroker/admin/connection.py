@@ -45,7 +45,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 class _Forgetful(dict[Any, Any]):
-    """Replaces kafka-python 3.0's cache of coordinators, which keeps a coordinator even after it has moved."""
+    """Replaces kafka-python 3.0's cache of coordinators, which still names a broker after its groups have moved."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass

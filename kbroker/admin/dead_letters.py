@@ -198,7 +198,7 @@ class Letters:
         self.bounds = {i: (first, min(end, ends[i])) for i, (first, end) in self.bounds.items() if i in ends}
 
     def read(self, begin: Mapping[int, int] | None = None, *, strict: bool = False) -> Iterator[DeadLetter]:
-        """Yield the committed dead letters of each partition in order, beginning at offsets.
+        """Yield the committed dead letters of each partition in order, beginning at the given offsets.
 
         A batch that cannot be read raises UnreadableBatch if `strict`; otherwise it is counted and skipped.
         """
@@ -301,7 +301,7 @@ class Originals:
         return copy.key, copy.value, tuple(each for each in copy.headers if not is_own_header(each[0]))
 
     def told(self, letter: DeadLetter) -> tuple[tuple[bytes | None, bytes | None, Headers] | None, str | None]:
-        """Return the result of `of`; if it is None, also return the reason."""
+        """Return a record as `of` does; if there is none, also return the reason."""
         try:
             found = self.of(letter)
         except AdminError as error:

@@ -107,7 +107,10 @@ def proposal(
 
 
 def move_directories(admin: Any, moves: Moves) -> int:
-    """Move replicas into the given directories on their brokers; return their number. Raises Failures."""
+    """Move replicas into the given directories on their brokers; return the number of these replicas.
+
+    Raises Failures.
+    """
     if not moves.directories:
         return 0
     requested = {TopicPartitionReplica(*where): path for where, path in moves.directories.items()}
@@ -128,7 +131,7 @@ def set_throttles(
     rate: int | None,
     directories_rate: int | None,
 ) -> None:
-    """Limit the bytes per second of a move, for leaders on the current brokers and for followers on the new brokers.
+    """Limit the bytes per second of a move: leaders on the current brokers send, followers on the new brokers fetch.
 
     Raises AdminError.
     """

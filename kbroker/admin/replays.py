@@ -48,7 +48,10 @@ _OTHERS: Final = "(others)"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The dead letters to replay, and the options of the replay. By default these are all that are not replayed yet."""
+    """The dead letters to replay, and the options of the replay.
+
+    By default these are all dead letters that are not replayed yet.
+    """
 
     topic: str
     to: str | None = None
@@ -111,7 +114,7 @@ class _Refused(Exception):  # noqa: N818 - an outcome
     def __init__(self, part: list[Step]) -> None:
         super().__init__()
         self.part = part
-        """All dead letters of the transaction; each refused one has a problem."""
+        """All dead letters of the transaction; each refused dead letter has a problem."""
 
 
 class Replay:
@@ -326,7 +329,10 @@ def _why_refused(sent: Any) -> str | None:
 
 
 def _with_problem(step: Step, why: str | None) -> Step:
-    """Return the step; without a target, if the topic has refused its record."""
+    """Return the step.
+
+    If the topic has refused the step's record, the returned step has a problem instead of a target.
+    """
     if why is None:
         return step
     return step._replace(topic=None, partition=-1, problem=f"topic {step.topic} refuses its record: {why}")

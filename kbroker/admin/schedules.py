@@ -35,7 +35,7 @@ TARGET: Final = "schedule.target.topic"
 _BYTES_OF_ONE: Final = 64 * 1024
 NEXT_TIMES: Final = 5
 _TIMES_MORE: Final = 10
-"""The factor by which the search for records with an error examines more records than are wanted."""
+"""To find the wanted number of records with an error, a search examines this multiple of the number."""
 
 
 class NoScheduleTopic(AdminError):  # noqa: N818 - an outcome

@@ -57,7 +57,7 @@ _LOOK_S: Final = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 _MOST_WAITING: Final = 1_000
 _AT_ONCE: Final = 50
-"""The number of records that are replayed between two turns of the loop."""
+"""The number of records that are replayed before other work of the event loop may run."""
 _ENDS: Final = "The registry ends"
 _CLOSE_S: Final = 0.25
 """The seconds for which `close` waits for each thread. A thread that is still connecting ends by itself later."""
@@ -267,7 +267,7 @@ class KafkaStore:
             pause = _FIRST_PAUSE_S
 
     async def _replay_again(self) -> None:
-        with contextlib.suppress(AdminError):  # the next turn of `_follow` tries again
+        with contextlib.suppress(AdminError):  # `_follow` tries again later
             await self._catch_up()
             self._is_current.set()
 

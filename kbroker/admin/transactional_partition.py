@@ -135,7 +135,7 @@ class TransactionalPartition:
         self._sequence = 0
         self._closed = False
         self.topics_seen = 0
-        """The number of topics with this name that were found so far; it increases when the topic was created anew."""
+        """The number of topics with this name so far. A topic that was created anew counts again."""
 
     # -- the steps of a writer; all raise Fenced, TooLarge, PartitionDenied and Unanswered
 

@@ -29,11 +29,11 @@ _LISTED: Final[dict[str, Callable[[Any], list[str]]]] = {
     "group": lambda admin: list(listed_groups(admin)),
 }
 _ALL: Final = {"group": " or --all-groups"}
-"""The nouns with an option for all entities, as in kafka-consumer-groups."""
+"""The nouns (`topic`, `group`) whose verbs have an option for all entities, as in kafka-consumer-groups."""
 
 
 def add_changes(command: click.Group, noun: str) -> None:
-    """Add the verbs of a noun's changes to its command."""
+    """Add the verbs for the changes of a noun (like `topic`) to the noun's command."""
     for each in CHANGES:
         if each.of == noun:
             command.add_command(command_of(each))

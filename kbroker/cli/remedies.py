@@ -167,7 +167,7 @@ _RIGHTS: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": ("--transactional-id ID", _OF_IDS, _DESCRIBE),
     "DELEGATION_TOKEN_AUTHORIZATION_FAILED": ("--delegation-token ID", {}, _DESCRIBE),
 }
-"""By the error's name: the resource's ACL option, the rights that single verbs need, and the right for other verbs."""
+"""By the error's name: the resource's ACL option, the rights that some verbs need, and the right for the others."""
 
 
 def with_remedy(text: str, arguments: Sequence[str]) -> str:

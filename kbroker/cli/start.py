@@ -139,7 +139,8 @@ def command(
 def announce(node: Node, *, kept: bool, urls: Mapping[str, str]) -> None:
     """Print the broker's addresses, data directories and example commands; data that is not `kept` is temporary.
 
-    `urls` are the addresses of its control API, its metrics, its web console and its schema registry, if any.
+    `urls` are the addresses of the broker's control API, metrics, web console and schema registry, as far as they
+    exist.
     """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)

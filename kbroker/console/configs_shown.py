@@ -82,7 +82,7 @@ def meaning(key: str, value: str) -> str:
 
 
 def _documentation(subject: Subject, each: DescribeConfigsResourceResult) -> str:
-    """Return the broker's documentation of a config without its markup, or kbroker's."""
+    """Return the broker's documentation of a config, without markup; if there is none, kbroker's own."""
     if each.documentation:
         return " ".join(_MARKUP.sub("", each.documentation).split())
     table = {"topic": TOPIC, "broker": BROKER, "group": GROUP}.get(subject.kind, {})

@@ -25,7 +25,7 @@ from kbroker.console.sessions import Sessions
 T = TypeVar("T")
 _FRESH_S: Final = 2.0
 _TIMES_ITS_COST: Final = 10
-"""A view stays fresh for this multiple of the duration of its request: for some seconds with ten thousand topics."""
+"""A view stays fresh for this multiple of its request's duration. With ten thousand topics these are some seconds."""
 audit = logging.getLogger("kbroker.console.audit")
 
 

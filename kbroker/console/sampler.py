@@ -1,8 +1,8 @@
 """Samples taken every few seconds, even without visitors: throughput, lag, sizes, health.
 
-Owns a thread with its own client, and the limit on the share of time that this thread spends on requests: a twentieth,
-so that a large cluster gets fewer requests. While brokers are missing the limit is a third, because most of that time
-is spent waiting for them. Keeps only the latest samples, in memory. Never fails: the pages show its errors.
+Owns a thread with its own client, and the limit on the share of time that this thread spends on requests. The limit is
+a twentieth, so that a large cluster gets fewer requests. While brokers are missing, the limit is a third, because the
+thread mostly waits for these brokers. Keeps only the latest samples, in memory. Never fails: the pages show its errors.
 
 kafka-python learns of brokers only from its own Metadata request, every five minutes, so it may not know a broker that
 has returned. Therefore the sampler creates a new client when it finds a live broker that was not alive during the

@@ -1,4 +1,4 @@
-"""A draft: a schema of a request before the decision about it, with every schema to compare it with.
+"""A draft: a schema in a request that is not yet decided, with all schemas with which it must be compared.
 
 Owns the steps before a decision. On the loop that owns the state, `drafted` reads the needed schemas from the state; on
 another thread, `Draft.check` parses and compares them, which may take long. Never changes the state.
@@ -67,11 +67,11 @@ class Draft:
     previous: Sequence[tuple[Version, Texts]] = ()
     twins: Sequence[Twin] = ()
     settled: tuple[Reference, ...] = ()
-    """The schema's references, with version numbers in place of "the latest version"."""
+    """The schema's references, with a version number for each reference to "the latest version"."""
     request: Request | None = None
     """The request, if it changes tags; otherwise None."""
     before: Version | None = None
-    """The latest version: the names of fields that it reserves must stay reserved."""
+    """The latest version. A new version must also reserve the field names that the latest version reserves."""
 
     def check(self) -> Checked:
         """Return the schema in its stored form, with the reasons to refuse it; raises RegistryError."""
@@ -123,7 +123,7 @@ class Draft:
         return [*found, f"{{validateFields: 'true', compatibility: '{level}'}}"] if found else []
 
     def _tagged(self, text: str, request: Request) -> Content:
-        """Return the content after adding and removing tags."""
+        """Return the content after the request's tags are added and removed."""
         if self.content.schema_type != AVRO:
             raise Refusal.INVALID_SCHEMA(f"Tags within schemas of type {self.content.schema_type} are not supported")
         try:
@@ -140,7 +140,7 @@ class Draft:
 
 
 def _reserved(content: Content) -> set[str]:
-    """Return the names that no field of a schema may have."""
+    """Return the reserved names, which no field of a schema may have."""
     named = str(property_of(content.metadata, _RESERVED) or "")
     return {name.strip() for name in named.split(",")} - {""}
 
@@ -369,7 +369,7 @@ class _Resolver:
         return found
 
     def settled(self, references: tuple[Reference, ...]) -> tuple[Reference, ...]:
-        """Return references with version numbers in place of "the latest version"."""
+        """Return the references, with a version number for each reference to "the latest version"."""
         if all(each.version != LATEST for each in references):
             return references
         latest = [self._state.latest(beside(self._subject, each.subject)) for each in references]

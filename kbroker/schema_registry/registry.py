@@ -60,7 +60,7 @@ class Store(Protocol):
     async def ask(self, question: Callable[[State], T]) -> T:
         """Return the answer to a short question about the state.
 
-        First wait until all records that it depends on are safe.
+        First wait until all records that the answer depends on are safe: they cannot be lost any more.
         """
 
     async def look(self, question: Callable[[State], T]) -> T:

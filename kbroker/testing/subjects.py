@@ -125,9 +125,9 @@ def _indexes(element: Any) -> Iterator[int]:
 
 
 def part_of(message: Any, keeps: Keeps, names: Names) -> tuple[Any, bool]:
-    """Return a copy of a message with only a part of its topics and partitions, and whether this part has any.
+    """Return a copy of a message with only some topics and partitions, and whether the copy has any topics.
 
-    Fields without topics are in every part.
+    Fields without topics are in every copy.
     """
     part, some = copy(message), False
     for spec in type(message).SPECS:

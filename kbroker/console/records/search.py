@@ -170,7 +170,7 @@ class _Work:
             each = self._bounds[partition]
             low, high = self._window(partition, limit)
             read, end = self._read(partition, low, high, limit if forward else None)
-            # After compaction a window may contain no record. Move the window until it contains a record.
+            # After compaction a window of offsets may contain no record. Move the window until it contains a record.
             while not forward and not read and self._low > each.begin and not self._spent():
                 high, low = self._low, max(each.begin, self._low - _WINDOW)
                 read, end = self._read(partition, low, high, None)

@@ -200,7 +200,7 @@ class Verification:
             self._compare(manifest, common)
 
     def _compare(self, manifest: Manifest, common: Bounds) -> None:
-        """Compare the records at offsets that both the archive and the brokers have."""
+        """Compare the archived records with the brokers' records, at the offsets that both have."""
         upstream = self._upstream(common)
         archived = within(self._store.frame(manifest), common)
         there = {partition_of(row): sums_of(row) for row in sums(upstream, "topic", "partition")}

@@ -65,9 +65,9 @@ class EventOptions:
     rate: float = 10.0
     """The records per second of simulated time, averaged over a complete day."""
     visitors: int | None = None
-    """The number of different visitors. With None, there are as many as the rate needs."""
+    """The number of different visitors. If None, there are as many visitors as the rate needs."""
     days: float | None = None
-    """The number of days with events. With None, there is no end. Late events arrive after these days."""
+    """The number of days with events; None for no end. Late events also arrive after these days."""
     count: int | None = None
     """The maximum number of records to generate."""
     late: float = 0.02

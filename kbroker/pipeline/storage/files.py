@@ -130,7 +130,7 @@ class Files:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the folder against other processes on this machine in a `with` block, if the file system can."""
+        """Lock the folder against other processes on this machine in a `with` block, if its file system has locks."""
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._there.alone())
@@ -196,9 +196,10 @@ _TASKS_A_CORE: Final = 2
 
 
 def require_shared(session: Any, files: Files, folder: str) -> None:
-    """Let every core of a cluster write a file to a folder, and check these files. Raises PipelineError.
+    """Let every core of a cluster write a file to a folder, and check that the driver finds these files.
 
-    The folder is deleted before and afterwards. Without a cluster, or without local paths, there is no test.
+    Raises PipelineError. The folder is deleted before and afterwards. Without a cluster, or without local paths, there
+    is no test.
     """
     context = session.sparkContext
     if context.master.startswith("local") or not files.url().startswith("file:"):

@@ -1,10 +1,10 @@
 """The lock that allows one writer at a time: a file in an archive that names the writer.
 
-Owns the file `_lock.json`: its owner, and when it was last renewed. Only one of several writers can create it, and
-renewal is atomic. A writer may replace a lock whose owner's process has ended. It can check the process only in the
-same boot and pid namespace. In all other cases, or if the lock cannot be read, it may replace the lock after minutes
-without renewal. An owner that has lost its lock detects the loss before it commits the next change. Never waits for a
-lock.
+Owns the file `_lock.json`, which contains the owner and the time of the last renewal. Only one of several writers can
+create the file, and renewal is atomic. A writer may replace a lock whose owner's process has ended. A writer can check
+the process only in the same boot and pid namespace. In all other cases, or if the lock cannot be read, a writer may
+replace the lock after minutes without renewal. An owner that has lost its lock detects the loss before it commits the
+next change. Never waits for a lock.
 """
 
 from __future__ import annotations

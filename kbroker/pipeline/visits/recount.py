@@ -1,8 +1,8 @@
 """`recount` counts the visits of any day from an archive.
 
 Owns the batch job, and the comparison of its result with the stream's result. The job applies the stream's rules
-(rules.py) to all archived records. If the stream has read the same records, both results have the same visits and late
-events.
+(rules.py) to all archived records. If the stream has read the same records, the job and the stream find the same visits
+and late events.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def _identity(document: Any, draft: int) -> str | None:
 
 
 def _ready(document: Any) -> Any:
-    """Return a document for the validator: it has `$schema` only if known, and `$defs` also refers to `definitions`."""
+    """Return a document for the validator: without an unknown `$schema`, and with `definitions` in `$defs`."""
     if not isinstance(document, dict):
         return document
     ready = dict(document)

@@ -57,7 +57,8 @@ class Source:
             path = tuple(location.path)
             self._places.setdefault(path, []).append(place)
             for length in range(1, len(path)):
-                # Options are looked up by the path of their owner, which is only a few elements shorter.
+                # Options are looked up by their owner's path, which is only a few elements shorter than the option's
+                # path.
                 if len(path) - length <= 8:
                     self._under.setdefault(path[:length], []).append((place, path))
 
