@@ -84,7 +84,7 @@ def as_document(replicas: Mapping[Key, Sequence[int]]) -> dict[str, Any]:
 def proposal(
     now: Mapping[Key, Sequence[int]], brokers: Sequence[int], racks: Mapping[int, str | None], *, by_rack: bool
 ) -> dict[Key, list[int]]:
-    """Return replicas of partitions on `brokers`, spread evenly; each partition keeps its number of replicas.
+    """Return new replicas of partitions, spread evenly over `brokers`; no partition changes its number of replicas.
 
     The brokers become leaders of partitions in turn. Each further replica is on the next broker; with `by_rack`, on the
     next broker in another rack if possible. Raises WrongInput if there are too few brokers.

@@ -105,7 +105,7 @@ async def _pause(ms: float) -> None:
 
 
 class DeadLetterWriter:
-    """The `DeadLetters` of a broker. `pause` waits for a number of ms."""
+    """Implements `DeadLetters` for a broker's share groups. `pause` waits for a number of ms."""
 
     def __init__(
         self,

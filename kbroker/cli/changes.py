@@ -1,4 +1,4 @@
-"""The changes of the table `kbroker.changes` as verbs: `add_changes` adds the changes of a noun to its command.
+"""The changes of the table `kbroker.changes` as verbs: `add_changes` adds the changes of topics to `kbroker topic`.
 
 Owns the common arguments: names, a choice of several entities with a confirmation, --if-exists. Does not depend on a
 particular change.

@@ -101,7 +101,7 @@ def _is_password(name: str) -> bool:
 def stored_values(
     keys: Mapping[str, ConfigKey], texts: Mapping[str, str], defaults: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Parse stored texts as `parse_all` does, but accept values that this broker refuses and another accepted.
+    """Parse stored texts as `parse_all` does, but accept values that this broker refuses and another broker accepted.
 
     For example, the minimum of segment.bytes is 14 in Apache Kafka 3.9, and 1 MiB in 4.4. A number outside the limits
     stays in effect; any other invalid value counts as unset.

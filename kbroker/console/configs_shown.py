@@ -73,7 +73,7 @@ def _row(subject: Subject, each: DescribeConfigsResourceResult) -> Row:
 
 
 def meaning(key: str, value: str) -> str:
-    """Return a value in ms as days or hours, and one in bytes as MB, by the config's name; empty if readable."""
+    """Return a time in ms as days or hours, or a size in bytes as MB; empty if the value is already readable."""
     if not value.isdecimal() or int(value) >= _FOR_EVER:
         return ""
     if key.endswith(".ms") and int(value) >= _SECOND_MS:

@@ -85,7 +85,7 @@ class IndexDamaged(Exception):  # noqa: N818 - an outcome: the index is rebuilt
 
 
 class Lane(NamedTuple):
-    """A target. The rows of a lane wait for each other, but not for rows of another lane."""
+    """A queue of rows with one target. The rows of a lane wait for each other, but not for rows of another lane."""
 
     topic: str
     partition: int
@@ -297,7 +297,7 @@ class Index:
                 found = self._db.execute("SELECT DISTINCT lane FROM pending WHERE offset < ?", (event.start,))
                 lanes.update(dict.fromkeys(lane for (lane,) in found))
                 self._remove("offset < ?", event.start)
-                self._db.execute("DELETE FROM sent WHERE offset < ?", (event.start,))  # these rows must not return
+                self._db.execute("DELETE FROM sent WHERE offset < ?", (event.start,))  # else they could return
             else:
                 self.lanes[event.number] = event.lane
                 self._db.execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (event.number, *event.lane))

@@ -38,7 +38,7 @@ class LaneState:
     error: str = ""
     """The reason for which the lane waits."""
     served: int = 0
-    """The number of the lane's last turn; all lanes share the counter."""
+    """The number of the turn in which the lane's last batch was built; all lanes share this counter."""
     next_partition: int = 0
     replaced: set[int] = field(default_factory=set)
     """The keys of records that were replaced or cancelled during the building of a batch."""

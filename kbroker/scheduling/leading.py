@@ -29,9 +29,9 @@ from kbroker.scheduling.shared import BATCH_BYTES, BATCH_RECORDS, Shared
 
 log = logging.getLogger(__name__)
 _LANES_AT_ONCE: Final = 8
-"""The lanes for which batches are built at the same time."""
+"""The maximum number of lanes for which batches are built at the same time."""
 _SENT_AT_ONCE: Final = 8
-"""The number of batches in flight below which a lane without a partition of its own gets a further batch."""
+"""While fewer batches than this are in flight, a lane without a partition of its own gets a further batch."""
 _SOON_MS: Final = 100
 _MARKS_AT_ONCE: Final = 64
 _MARKS_BYTES: Final = 1 << 20
@@ -156,7 +156,7 @@ class Leading:
         return min(waits, default=None)
 
     def look_again(self) -> None:
-        """Let lanes whose target exists again continue before their pause is over."""
+        """End the pauses of lanes whose target exists again."""
         for number in list(self._absent):
             lane = self._index.lanes[number]
             topic = self._shared.topic(lane.topic)

@@ -41,7 +41,7 @@ _COUNT_PAUSES: Final = 20
 
 
 class ScheduledPartition:
-    """Follows one partition from `begin` to `close`. It is a `Waiter` of the partition."""
+    """Follows one partition from `begin` to `close`. The partition notifies it as a `Waiter`."""
 
     def __init__(self, partition: Partition, shared: Shared) -> None:
         self.partition = partition
@@ -124,7 +124,10 @@ class ScheduledPartition:
         return config.schedule_enable, config.schedule_target_topic
 
     def _mark_state(self) -> None:
-        """Write the mark whether the following records are schedules. Until then, clients' records are refused."""
+        """Write the mark that states whether the following records are schedules.
+
+        Before it, clients' records are refused.
+        """
         is_enabled, target = self._wanted()
         # A replica that saw the change may begin to lead long after another leader has written the mark.
         before = self._target_before()

@@ -39,7 +39,7 @@ class Places(Protocol):
     """Limits the number of batches that are sent at the same time, in total and to one broker (broker/places.py)."""
 
     def place(self, broker: int) -> AbstractAsyncContextManager[None]:
-        """Wait for a place, and keep it until the context ends."""
+        """Wait for a place, and keep the place until the `with` block ends."""
 
 
 class ProducerIds(Protocol):

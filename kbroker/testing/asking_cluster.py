@@ -45,7 +45,7 @@ class _Moved(Exception):  # noqa: N818 - an outcome
 
 @dataclass(frozen=True, slots=True)
 class _One:
-    """The role of the wanted broker: a function that finds it, other brokers' errors, the text if there is none."""
+    """A role: a function that finds its broker, the errors of other brokers, and the text if no broker has the role."""
 
     find: Callable[[], ClusterNode | None]
     not_it: frozenset[ErrorCode]

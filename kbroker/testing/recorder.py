@@ -31,7 +31,7 @@ _ID_LENGTH: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 _BEFORE_ID: Final = 10
 _SESSIONS_FROM, _NO_REPLICA_FROM, _BEFORE_SESSION = 7, 15, 13
-"""The first Fetch version with sessions, the first without a leading replica id, the bytes before the session id."""
+"""The first Fetch version with sessions, the first without a leading replica id, and the size before the session id."""
 _FETCH: int = FetchRequest.KEY  # type: ignore[attr-defined]
 _Known = tuple[tuple[str, bytes, int], ...]
 """The partitions of a fetch session."""

@@ -43,7 +43,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class Cursor:
-    """A search's position in each partition: the next offset of a forward search, the upper bound of a backward one."""
+    """A search's position in each partition: the next offset (forward search) or the upper bound (backward search)."""
 
     forward: bool
     at: dict[int, int]

@@ -140,7 +140,7 @@ class Files:
 
     @property
     def swaps(self) -> bool:
-        """Whether the store supports `tagged` and `swap`: it can replace a file only if nobody else has replaced it."""
+        """Whether the store supports `tagged` and `swap`, with which no writer replaces another writer's change."""
         return isinstance(self._there, S3Files)
 
     @_in_words

@@ -122,7 +122,10 @@ def _replaced(parts: tuple[_T, ...], index: int, part: _T) -> tuple[_T, ...]:
 
 
 REMEMBERED: Final = 1024
-"""The maximum number of cached credentials. Beyond it the oldest is dropped; it is derived again when needed."""
+"""The maximum number of cached credentials.
+
+The oldest credential beyond it is dropped, and derived again when needed.
+"""
 
 
 class TokenLogins:
