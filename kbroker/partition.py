@@ -175,7 +175,10 @@ class Partition:
         raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def when_committed(self, offset: int, notify: Notify) -> GiveUp | None:
-        """Call `notify` when all records before `offset` are committed or cannot be; None after an immediate call."""
+        """Call `notify` when all records before `offset` are committed or cannot be.
+
+        Return None after an immediate call.
+        """
         is_committed = self.log.high_watermark >= offset
         notify(ErrorCode.NONE if is_committed else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         return None

@@ -106,7 +106,7 @@ class StuckGroups:
         self._again: dict[tuple[_Key, Client, int], int] = {}
         """The number of looks in a row that have found the same fetch."""
         self._newest: WeakKeyDictionary[GroupShard, int] = WeakKeyDictionary()
-        """The newest record with a commit in each shard, at the time of the last look."""
+        """The newest commit's record in each shard (partition of the offsets topic), at the time of the last look."""
         self._looks_to_ask = 0
         """The number of looks after which the other brokers are asked again."""
         self._looking: asyncio.Task[None] | None = None

@@ -131,6 +131,6 @@ class Opposite(NamedTuple):
 
 Condition = Always | Compare | Within | Like | Missing | Truth | Both | Either | Opposite
 OPPOSITES: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-"""For each comparison, the one that is true where it is false. Both are unknown for the same operands."""
+"""For each comparison, the opposite: it is true where the first is false. Both are unknown for the same operands."""
 TURNED: Final = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
-"""For each comparison, the equivalent one with exchanged sides."""
+"""For each comparison, the comparison that means the same after the two sides are exchanged."""

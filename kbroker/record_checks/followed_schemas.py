@@ -44,7 +44,7 @@ _BETWEEN_S: Final = 0.01
 _MOST_RECORD: Final = 128 << 20
 """The maximum size in bytes of a batch's records after decompression."""
 _AT_ONCE: Final = 4
-"""The number of records that are replayed between two turns."""
+"""The number of records that are replayed before other tasks get a turn."""
 
 
 class Unread(Exception):  # noqa: N818 - an outcome
@@ -65,7 +65,7 @@ class Piece(NamedTuple):
     records: memoryview
     high_watermark: int
     is_elsewhere: bool = False
-    """Whether the log was cut or deleted: it has no such offset, or another record before it."""
+    """Whether the log was cut or deleted: it lacks the offset of the fetch, or has another record before it."""
     is_throttled: bool = False
 
 

@@ -99,7 +99,7 @@ class Worker:
             schema.names  # noqa: B018 - whatever it takes to make them, it is bounded here
             if schema_type == "PROTOBUF":
                 return schema
-            schema.check_value(b"")  # do the preparations now that the first value would need
+            schema.check_value(b"")  # make the preparations of the first value now
         except (InvalidSchema, ImportError, RecursionError) as error:
             return str(error)[:300] or type(error).__name__
         except (InvalidValue, MemoryError):

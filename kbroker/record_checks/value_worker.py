@@ -275,7 +275,10 @@ class ValueWorker:
             return answer, answer.pop("rest", b"")
 
     async def _exchange(self, asked: dict[str, Any], data: Buffer, schemas: list[SchemaText]) -> tuple[Any, _Process]:
-        """Send a message; return the answer, and the process that sent the answer. The caller must have the turn."""
+        """Send a message; return the answer, and the process that sent the answer.
+
+        The caller must hold the lock `_turn`.
+        """
         process = self._running()
         self._add_schemas(asked, process, schemas)
         if self._left:

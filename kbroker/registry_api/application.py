@@ -31,7 +31,7 @@ _LONG: Final = 1_000
 BY_ID: Final = "GET /schemas/ids/{id}"
 """The endpoint whose answer may be known immediately.
 
-It matters, because each client requests each id that it finds.
+Its speed matters, because each client requests each id that it finds in its records.
 """
 _TARGET: Final = re.compile(rb"/schemas/ids/([0-9]{1,9})")
 _PIECE: Final = 64 * 1024

@@ -152,7 +152,10 @@ def _login(given: list[bytes]) -> tuple[str, str] | None:
 
 
 class Authenticated:
-    """An ASGI application that passes only requests of users to another one. `scope[USER]` is the user's name."""
+    """An ASGI application that passes only requests of users to another application.
+
+    `scope[USER]` is the user's name.
+    """
 
     def __init__(self, app: ASGIApp, logins: Logins) -> None:
         self._app = app

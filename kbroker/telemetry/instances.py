@@ -66,7 +66,7 @@ class Receiver(Protocol):
 MOST_INSTANCES: Final = 16_384
 """The maximum number of instances, as in Kafka. Another instance replaces the one with the longest inactivity."""
 EXPIRY_MS: Final = 60 * 1000
-"""The time in ms after which an instance without a request expires, or three intervals if they are longer."""
+"""The time in ms without a request after which an instance expires, unless three of its intervals are longer."""
 LONGEST_TEXT: Final = 1_000
 """The maximum number of compared characters of a client's own texts. Further characters are ignored."""
 _MAY_ASK_AGAIN: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)

@@ -133,7 +133,7 @@ class ChunkCache:
         return task
 
     def bring_ahead(self, key: ChunkKey, fetch: Fetch) -> None:
-        """Fetch a chunk that no reader needs yet, unless many chunks are being fetched already."""
+        """Fetch a chunk that no reader needs yet. Do nothing if many chunks are being fetched already."""
         if self.get(key) is None and key not in self._coming and len(self._coming) <= AHEAD:
             self.bring(key, fetch)
 

@@ -92,7 +92,7 @@ async def _aborted_in(log: PartitionLog, start: int, end: int) -> bytes:
 
 
 def parts_of(log: PartitionLog, segment: Segment, end: int, aborted: bytes) -> Parts:
-    """Return the parts of a closed segment's object. Files that only save time may be missing. Raises OSError.
+    """Return the parts of a closed segment's object. Files that only make reads faster may be missing. Raises OSError.
 
     The transaction index `aborted` has all aborted transactions with records in the segment. Their markers may be in
     later segments. So a reader needs no other object.

@@ -28,7 +28,7 @@ _MOST_RETRY_MS: Final = 30_000
 
 
 class _Last(NamedTuple):
-    """The last match in a piece and the end of its batch, the last match below the last stable offset (-1: none).
+    """The last match in a piece of the log, its batch's end, and the last match below the stable offset (-1: none).
 
     `unstable` has the last match of each batch above that offset.
     """

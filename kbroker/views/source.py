@@ -30,7 +30,7 @@ _LARGE: Final = 1 << 16
 
 
 class Possible(NamedTuple):
-    """A part of the log that may have matches: the `size` bytes from `offset` on; with an index, only some blocks."""
+    """A part of the log that may have matches: the `size` bytes from `offset` on, or some blocks of them."""
 
     offset: int
     size: int

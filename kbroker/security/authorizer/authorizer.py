@@ -87,7 +87,7 @@ class Authorizer:
         self.logs_allowed = True
         """Whether allowed operations may be logged.
 
-        A watcher of the log level sets this to False while they are not.
+        The dispatcher sets this from the log level.
         """
 
     def replace(self, acls: Acls) -> None:
