@@ -213,7 +213,10 @@ class ClusterState:
         return self.with_topics((topic,))
 
     def with_topics(self, topics: Iterable[TopicState]) -> ClusterState:
-        """Return the state with topics added or replaced. If several topics have the same name, the last one counts."""
+        """Return the state with topics added or replaced.
+
+        If several topics have the same name, the last topic counts.
+        """
         by_name, names = dict(self.topics), dict(self.topic_names)
         changed = []
         for topic in topics:

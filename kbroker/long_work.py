@@ -311,7 +311,7 @@ class FewAtOnce(Generic[_T]):
             self._leave(job)
 
     def _leave(self, job: _Job[_T]) -> None:
-        """Remove a job that has ended or was cancelled, and start the next ones."""
+        """Remove a job that has ended or was cancelled, and start the next jobs."""
         if job.work is not None:
             job.work.close()
             job.work = None

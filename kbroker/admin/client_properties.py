@@ -1,7 +1,8 @@
 """Client settings for kafka-python by the names that librdkafka and Kafka's Java tools use.
 
-Owns the translation, and the reading of files of settings (--command-config, and profiles). Owns login by a delegation
-token (SCRAM with one more attribute), because kafka-python lacks it. Never connects, and never shows a value.
+Owns the translation, and the reading of files of settings (--command-config, and profiles). Owns the login by a
+delegation token (SCRAM with an additional attribute), because kafka-python lacks this login. Never connects, and never
+shows a value.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def settings_of(path: str, warn: Warn) -> dict[str, Any]:
 
 
 def known_settings(path: str, texts: Texts, warn: Warn) -> dict[str, Any]:
-    """Return the settings that kafka-python has, in its types; pass warnings about the others to `warn`."""
+    """Return the settings that kafka-python has, in its types; pass warnings about all other settings to `warn`."""
     found = {}
     for name, text in texts.items():
         for key, each in translate(name, text.strip()).items():

@@ -70,7 +70,7 @@ class ClusterView:
                 yield (topic.name, each.partition_index), each
 
     def leaders(self, topics: Sequence[str] | None = None) -> dict[Key, int]:
-        """Return the leaders of the partitions of all topics or of some; partitions without a leader are left out."""
+        """Return the leaders of partitions, of all topics or some; leave out partitions without a leader."""
         chosen = self.topics.values() if topics is None else [self.topics[name] for name in topics]
         return {
             (topic.name, each.partition_index): each.leader_id

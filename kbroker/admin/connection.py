@@ -142,7 +142,7 @@ def _unreachable(address: str, patience_s: float) -> str | None:
         return "no answer"
     except socket.gaierror as err:
         return "unknown host" if err.errno == socket.EAI_NONAME else str(err.strerror).lower()
-    except UnicodeError:  # a host name with an empty label, or one that is too long, raises this
+    except UnicodeError:  # raised for a host name that is too long or has an empty label
         return "unknown host"
     except OSError as err:
         return (err.strerror or str(err)).lower()

@@ -1,7 +1,7 @@
 """Records of partitions by Fetch requests, with facts from their batches: transaction, codec, producer.
 
-Owns the request, and the rule that decides which records belong to aborted transactions. A fetch without records
-returns immediately, unless the caller requests a wait. Never joins a group and never commits.
+Owns the request, and the rule that decides which records belong to aborted transactions. A fetch waits for records only
+if the caller requests this. Never joins a group and never commits.
 """
 
 from __future__ import annotations

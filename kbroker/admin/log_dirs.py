@@ -35,7 +35,7 @@ class LogDir:
     replicas: dict[Key, int] = field(repr=False)
     """The size in bytes of each replica, by partition."""
     moving: int
-    """The number of replicas that are moving into this directory from another one."""
+    """The number of replicas that are moving into this directory from another directory."""
 
     @property
     def used(self) -> int:

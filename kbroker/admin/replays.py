@@ -5,8 +5,8 @@ records together with the mark, so that no record is lost or written twice, howe
 committed offsets of a group that only replays use (dead_letters.mark_of). Never prints.
 
 A dead letter is replayed to the partition of its origin, in the order of the dead letter topic. A dead letter that
-cannot be replayed stops the replay before it begins, unless the caller skips such dead letters. If a topic refuses a
-record, for example after a check of schemas, the replay stops before the transaction that contains this record.
+cannot be replayed stops the replay before it begins, if the caller does not skip such dead letters. If a topic refuses
+a record, for example after a check of schemas, the replay stops before the transaction that contains this record.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Wanted:
     keep_headers: bool = False
     """Whether to keep the headers that describe why the record became a dead letter."""
     skip: bool = False
-    """Whether to skip dead letters that cannot be replayed; the skipped ones then count as replayed."""
+    """Whether to skip dead letters that cannot be replayed. Skipped dead letters count as replayed."""
     before: Mapping[int, int] | None = None
     """The ends of the partitions in a preview; later dead letters are not replayed."""
     mark: Mapping[int, int] | None = None
@@ -293,7 +293,7 @@ class Replay:
 
 
 def _sent(producer: Any, part: list[Step]) -> tuple[list[Any], KafkaError | None]:
-    """Send records until the client refuses one; return the sent ones and the client's error.
+    """Send records until the client refuses one; return the sent records and the client's error.
 
     After a refusal the client accepts no further record.
     """

@@ -81,7 +81,7 @@ class _Change:
     """The reason why the last try failed."""
 
     def answer(self, reply: Any) -> None:
-        """Set the reply, unless nobody waits for it any more."""
+        """Set the reply if anybody still waits for it."""
         if not self.future.done():
             self.future.set_result(reply)
 

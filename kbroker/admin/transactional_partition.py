@@ -1,9 +1,9 @@
 """One partition of any Kafka, written in transactions under a fixed transactional id, and read committed.
 
 Owns the requests of a transaction and their order: InitProducerId fences the writer that used the id before; then for
-each transaction AddPartitionsToTxn, Produce, EndTxn. Owns the connection, and opens a new one after each failure. Uses
-the versions of transactions before KIP-890, which every broker since 0.11 serves. Never decides what to write, and does
-not know the meaning of a record.
+each transaction AddPartitionsToTxn, Produce, EndTxn. Owns the connection, and opens a new connection after each
+failure. Uses the versions of transactions before KIP-890, which every broker since 0.11 serves. Never decides what to
+write, and does not know the meaning of a record.
 
 All methods wait for the network, so they belong on a thread. Only one method may run at a time. The exception is
 `close`: any thread may call it at any time, and it ends a method that waits.

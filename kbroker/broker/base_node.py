@@ -126,7 +126,7 @@ class SharePeers(NamedTuple):
     letters: PeersByNode | None = None
     rereads: PeersByNode | None = None
     schedules: PeerPool | None = None
-    """For records from schedule topics: several connections to each broker, so that no target delays another one."""
+    """For records from schedule topics: several connections to each broker, so that no target delays another target."""
 
 
 class Node(LogEvents, ABC):

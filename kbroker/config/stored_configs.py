@@ -55,7 +55,7 @@ class StoredConfigs:
         return {name: self._written(name, text, stored.get(name)) for name, text in configs.items()}
 
     def reencrypted(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """Return stored configs. Passwords encrypted with the old secret are encrypted again with the new one."""
+        """Return stored configs. Passwords encrypted with the old secret are encrypted again with the new secret."""
         old = self.old_encoder
         found = dict(stored)
         for name, text in stored.items():

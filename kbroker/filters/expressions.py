@@ -59,7 +59,7 @@ class Arithmetic(NamedTuple):
     left: Operand
     right: Operand
     depth: int
-    """The depth of nested calculations in this one, counted from 1."""
+    """The depth of nested calculations in this calculation, counted from 1."""
     at: int
 
 

@@ -45,7 +45,7 @@ MOST_BYTES: Final = 16_000_000
 MOST_WORK: Final = 400_000
 """The maximum number of comparisons in a batch: each compares a text with the bytes behind a name.
 
-Both limits correspond to some 10 ms of work. A batch beyond a limit counts as one that may match.
+Both limits correspond to some 10 ms of work. A batch beyond a limit counts as a batch that may match.
 """
 _REPLACED: Final = "\ufffd"
 """The character that replaces bytes that are not UTF-8 in names of headers."""

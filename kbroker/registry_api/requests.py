@@ -43,7 +43,7 @@ _TAKEN: Final = (
 MOST_SCHEMAS: Final = 1_000
 """The largest and the default number of schemas in a list."""
 MOST_VALUES: Final = 20_000
-"""The maximum number of commas and colons of a body's JSON outside of its strings.
+"""The maximum number of commas and colons in a body's JSON, outside of strings.
 
 Their number limits the number of values of every kind.
 """

@@ -1,8 +1,8 @@
 """The order of one partition's remote segments within each leader epoch.
 
-Owns the sets of segments of each epoch as sorted keys (epoch, offset, id). A lookup can find the referenced segments,
-but not the unreferenced ones. Knows no other facts about segments. Each change and each step of an iteration costs the
-logarithm of the number of keys.
+Owns the sets of segments of each epoch as sorted keys (epoch, offset, id). A lookup can find referenced segments, but
+no unreferenced segments. Knows no other facts about segments. The cost of a change, or of a step of an iteration, grows
+with the logarithm of the number of keys.
 
 Source: RemoteLogLeaderEpochState of Apache Kafka 4.4 (KIP-405).
 """

@@ -154,7 +154,7 @@ Mark = Intent | Done | Begin | Pause
 
 
 def build_marks(marks: Iterable[Mark], now_ms: int) -> bytes:
-    """Return a control batch with these marks, in this order: the first one gets the batch's base offset."""
+    """Return a control batch with these marks, in this order: the first mark gets the batch's base offset."""
     return build_batch([(now_ms, KEY, value_of(mark), ()) for mark in marks], control=True)
 
 

@@ -353,6 +353,6 @@ def _is_costly(record: _Read) -> bool:
 
 
 def _field(size: int) -> int:
-    """Return the number of bytes of a field of `size` bytes with its length; -1 stands for a missing field."""
+    """Return the number of bytes that a field of `size` bytes takes, with its length; -1 stands for a missing field."""
     doubled = size * 2 if size >= 0 else 1
     return max(size, 0) + max((doubled.bit_length() + 6) // 7, 1)

@@ -201,7 +201,7 @@ class Finder:
         return place
 
     async def _take(self, piece: _Piece, position: int, header: BatchHeader, wanted: array[int], found: Found) -> None:
-        """Add the wanted records of a batch, unless it is damaged."""
+        """Add the wanted records of a batch. Add nothing if the batch is damaged."""
         if not piece.is_sound(position, header):
             return
         batch = memoryview(piece.data)[position : position + header.size]

@@ -46,7 +46,7 @@ class LaneState:
     """The start of the log, if records were deleted meanwhile."""
 
     def put_off(self, error: str, monotonic: float, pause_ms: float | None = None) -> bool:
-        """Let the lane wait after a failure, each time longer unless a pause is given.
+        """Let the lane wait after a failure: for the given pause, or each time longer.
 
         Return whether the error is new.
         """

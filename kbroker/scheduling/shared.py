@@ -26,7 +26,7 @@ BATCH_RECORDS: Final = 1000
 
 
 class Deliveries(Protocol):
-    """Produces to the targets, on this broker or on another one (broker/own_produce.py)."""
+    """Produces to the targets, on this broker or on another broker (broker/own_produce.py)."""
 
     def leader_of(self, topic: str, index: int) -> int:
         """Return the broker that leads a partition."""

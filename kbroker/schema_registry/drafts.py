@@ -103,7 +103,7 @@ class Draft:
         return Checked(self.subject, content, self.version, self.id, self.revision, same_as, reasons, given, given_as)
 
     def _with_reserved(self, schema: Schema, reasons: list[str], level: str) -> list[str]:
-        """Return the reasons to refuse a schema: first those about its fields, then the others.
+        """Return the reasons to refuse a schema: first the reasons about its fields, then all others.
 
         Raises InvalidSchema.
         """

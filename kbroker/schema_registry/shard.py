@@ -53,7 +53,7 @@ STALE: Final = Stale()
 
 
 class More(NamedTuple):
-    """A part of a long deletion is decided; the caller must request the rest."""
+    """A part of a long deletion is decided; the caller must request the next part."""
 
     done: Any
 

@@ -18,7 +18,7 @@ from kbroker.testing.requests import Requests
 class ClusterSteering:
     """The faults and requests of one cluster. `call` runs a function on the brokers' loop. The brokers share one clock.
 
-    `brokers` are the ids of all brokers, including stopped ones.
+    `brokers` are the ids of all brokers, including stopped brokers.
     """
 
     def __init__(

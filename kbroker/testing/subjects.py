@@ -95,7 +95,7 @@ def could_name(request: type[Any]) -> frozenset[str]:
 
 
 def topic_name(element: Any, names: Names) -> str | None:
-    """Return the topic name of an element of a list of topics; None if the topic id is unknown."""
+    """Return the topic name of an element in a list of topics; None if the topic id is unknown."""
     if isinstance(element, str):
         return element
     name = getattr(element, "name", None) or getattr(element, "topic", None)

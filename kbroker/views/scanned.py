@@ -129,7 +129,7 @@ class Selection:
         self._unstable.append(last_match)
 
     def note(self, match: int) -> None:
-        """Note a match, perhaps the last one."""
+        """Note a match, perhaps the last match."""
         self.last = max(self.last, match)
 
     def note_unstable(self, matches: Iterable[int]) -> None:

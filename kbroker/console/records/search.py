@@ -158,7 +158,7 @@ class _Work:
     def newest_or_oldest(self) -> list[Found]:
         """Return the next records of all partitions together, in order of their timestamps.
 
-        If a step has no time for all partitions, the next step continues with the remaining ones.
+        If a step has no time for all partitions, the next step continues with the remaining partitions.
         """
         limit, forward, at = self._search.limit, self._search.forward, self._cursor.at
         found: list[Found] = []

@@ -255,7 +255,10 @@ class Verification:
                 self._report.faults.append(f"{partition}: {found['other']:,} records are not what the brokers have")
 
     def _judge_missing(self, states: dict[Partition, PartitionState], bounds: Bounds) -> None:
-        """Count archived records that the brokers lack. Report a fault, unless retention or compaction explains it."""
+        """Count archived records that the brokers lack.
+
+        Report a fault if neither retention nor compaction explains the lack.
+        """
         missing = {partition: number for partition, number in self._missing.items() if number}
         for partition, number in missing.items():
             states[partition].deleted_upstream += number

@@ -92,7 +92,8 @@ class WriterLock:
         """Remove the lock of an owner that has ended. Raises PipelineError if the owner may still run."""
         if not self._has_ended(decoded(text)):
             raise self._refusal(text)
-        # Several writers may find the same dead owner. One replaces its lock; the others must not remove the new lock.
+        # Several writers may find the same dead owner. One of them replaces the dead owner's lock; the other writers
+        # must not remove the new lock.
         self._files.move(NAME, self._scratch)
         found = self._files.read(self._scratch) if text else ""
         if found != text:

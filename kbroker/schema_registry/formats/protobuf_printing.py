@@ -41,7 +41,7 @@ _GROUP: Final = 10
 _LABELS: Final = {1: "optional", 2: "required", 3: "repeated"}
 Path = tuple[int, ...]
 Place = tuple[int, int, int, int]
-"""The line and column of the start of a part of the text, and those of its end. Columns count bytes."""
+"""A part of the text: line and column of its start, line and column of its end. Columns count bytes."""
 
 
 class Source:

@@ -79,7 +79,7 @@ class Tokens:
         return self._counts.get(requester, 0)
 
     def with_token(self, token: Token) -> Tokens:
-        """Return these tokens and another one, which replaces a token with the same id."""
+        """Return these tokens with a further token, which replaces a token of the same id."""
         token_id, requester = token.info.token_id, token.info.requester
         old = self.get(token_id)
         if old is not None and old.info.requester != requester:
