@@ -39,7 +39,7 @@ CONFIG_KINDS = tuple(_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The placement of a partition: replicas in order of preference, the in-sync ones, the leader and its epoch."""
+    """The placement of a partition: replicas in order of preference, in-sync replicas, leader, and leader epoch."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]

@@ -1,7 +1,7 @@
 """A cluster at a glance: its brokers, its topics and the health of partitions, from one Metadata request.
 
-Owns the counts per topic. It computes them only once per answer, because an answer may have ten thousand topics. Never
-prints.
+Owns the counts per topic. The counts are computed only once per answer, because an answer may have ten thousand topics.
+Never prints.
 """
 
 from __future__ import annotations

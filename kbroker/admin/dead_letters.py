@@ -119,7 +119,7 @@ def is_own_header(name: str) -> bool:
 def mark_of(topic: str) -> str:
     """Return the name of a topic's group of replays.
 
-    Its committed offsets are the mark: everything before it is replayed.
+    The group's committed offsets are the mark: all dead letters before the mark are replayed.
     """
     return f"kbroker-deadletter-{topic}"
 

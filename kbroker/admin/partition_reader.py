@@ -28,7 +28,7 @@ class TopicHidden(AdminError):  # noqa: N818 - an outcome
 
 
 class PartitionReader:
-    """Topics in the state of the first request for each, and the records of their partitions."""
+    """The topics, each as the first request for it has found it, and the records of their partitions."""
 
     def __init__(self, admin: Any) -> None:
         self._admin = admin

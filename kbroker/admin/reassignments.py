@@ -1,4 +1,4 @@
-"""Moves of partitions in the format of Kafka's tools: the JSON of a reassignment, a proposal for one, and throttles.
+"""Moves of partitions in the format of Kafka's tools: the JSON of reassignments, their proposals, and throttles.
 
 Owns this JSON format, which kafka-reassign-partitions also reads and writes, and the throttles that a move needs. Never
 prints.

@@ -45,7 +45,7 @@ class RegistryPlace:
 
 
 class RegistrySchemas:
-    """The schemas of one registry. Its methods block, so call them in a thread."""
+    """The schemas of one registry. The methods block, so call them in a thread."""
 
     def __init__(self, registry: SchemaRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = registry
@@ -61,7 +61,7 @@ class RegistrySchemas:
         return self._kept(number, "ids")
 
     def of_token(self, token: bytes) -> Schema | str:
-        """Return the schema of the id at the start of a framed value or header, or the reason why there is none.
+        """Return the schema whose id begins a framed value or header, or the reason why there is no schema.
 
         Raises AdminError if the registry does not answer, or refuses the login: then the bytes may still be correct.
         """

@@ -143,7 +143,10 @@ class Replay:
 
     @property
     def mark(self) -> Mapping[int, int]:
-        """The offset of each partition before which everything is replayed. It is read once, and again by `execute`."""
+        """The offset of each partition before which everything is replayed.
+
+        The mark is read once, and again by `execute`.
+        """
         if self._mark is None:
             self._mark = replayed_to(self._admin, self._wanted.topic)
         return self._mark

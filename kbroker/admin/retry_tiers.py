@@ -108,7 +108,7 @@ def _default_dead_letter(topic: str, naming: str) -> str:
 
 
 def _retention(source_ms: int, delay_ms: int) -> int:
-    """Return a tier's retention.ms (-1: unlimited). It must be longer than the delay."""
+    """Return a tier's retention.ms (-1: unlimited). The retention must be longer than the delay."""
     total = max(source_ms, 1) + delay_ms
     return total if source_ms >= 0 and total <= _LONGEST_MS else -1
 

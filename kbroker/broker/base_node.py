@@ -454,7 +454,10 @@ class Node(LogEvents, ABC):
     # --- events of the logs
 
     def move_ready(self) -> None:
-        """Continue a move on the event loop. The thread of the move calls this; the loop may be closed by then."""
+        """Continue the move of a log to another directory, on the event loop.
+
+        The move's thread calls this; the loop may be closed by then.
+        """
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
 

@@ -47,10 +47,10 @@ class Settings:
     """The connection options for command lines to copy."""
     period_s: float = PERIOD_S
     in_flight: Callable[[str, int], Sequence[Any]] | None = None
-    """Returns a share group's partitions in use, with at most this number of runs of records in flight. It blocks.
+    """Returns a share group's partitions in use, with at most this number of runs of records in flight.
 
-    Only a broker in this process knows them: Kafka's protocol has no such request. share_partition/in_flight defines
-    runs.
+    The call blocks. Only a broker in this process knows them: Kafka's protocol has no such request.
+    share_partition/in_flight defines runs.
     """
 
 

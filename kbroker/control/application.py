@@ -38,7 +38,7 @@ BODY_S: Final = 10.0
 AT_ONCE: Final = 8
 """The maximum numbers of concurrent operations that change something, and that only read.
 
-Others wait for their turn.
+Further operations wait for their turn.
 """
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",

@@ -1,7 +1,7 @@
 """The control API's server: web_server.py around the application.
 
-It uses Starlette and uvicorn instead of FastAPI. FastAPI needs pydantic, and takes 0.5 s and 25 MB to load instead of
-0.13 s and 13 MB. The checks and the document that FastAPI offers are here derived from a table of operations
+The server uses Starlette and uvicorn instead of FastAPI. FastAPI needs pydantic, and takes 0.5 s and 25 MB to load
+instead of 0.13 s and 13 MB. The checks and the document that FastAPI offers are here derived from a table of operations
 (values.py, document.py).
 """
 

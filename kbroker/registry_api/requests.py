@@ -63,7 +63,7 @@ class Refused(Exception):  # noqa: N818 - an outcome
 
 
 class Text(str):
-    """A schema's text. It is the complete answer."""
+    """A schema's text, which is the complete answer."""
 
     __slots__ = ()
 

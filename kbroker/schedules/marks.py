@@ -26,9 +26,9 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import Record, build_batch, read_records
 
 CONTROL_VERSION: Final = 1
-"""Not Kafka's 0: librdkafka logs a warning for each record of an unknown type of version 0.
+"""The version is not Kafka's 0, because librdkafka logs a warning for each record of an unknown type of version 0.
 
-It skips version 1 silently.
+librdkafka skips version 1 silently.
 """
 CONTROL_TYPE: Final = 0x4B53
 """A type that Apache Kafka does not know, and calls UNKNOWN."""
@@ -140,7 +140,7 @@ class Begin(NamedTuple):
     before: str | None = None
     """The target directly before this mark; None if unknown.
 
-    It applies to earlier records whose own mark is deleted.
+    This target applies to earlier records whose own mark is deleted.
     """
 
 

@@ -40,7 +40,7 @@ MOST_HEADERS: Final = 1000
 LONGEST_NAME: Final = 512
 """The maximum size of a header's name in bytes.
 
-It must be UTF-8, because clients decode other bytes to longer texts.
+The name must be UTF-8, because clients decode other bytes to longer texts.
 """
 AT_ONCE: Final = 4
 """The maximum number of larger unpacked batches in memory at the same time."""

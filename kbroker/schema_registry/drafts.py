@@ -34,7 +34,7 @@ MOST_REFERENCES: Final = 1_000
 MOST_RESOLVED: Final = 100_000
 """The maximum number of schemas that all versions of a subject together may reference in one comparison."""
 FORMS: Final = ("resolved", "serialized")
-"""The forms of a schema besides the stored one."""
+"""The forms of a schema besides the stored form."""
 MOST_INLINED: Final = 8 * 1024 * 1024
 """The maximum length in characters of the versions to compare with a schema that may contain references inline.
 

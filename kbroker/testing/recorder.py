@@ -1,6 +1,6 @@
 """The recording of requests and answers as bytes, while there are no faults.
 
-It costs so little that a broker can always record.
+Recording costs so little that a broker can always record.
 
 Owns the data of a request that is stored on arrival: its bytes, its sender, the partitions of its fetch session, and
 the names of topics that are deleted later. A request is decoded on first access. Never changes a request or its

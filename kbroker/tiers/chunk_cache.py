@@ -124,7 +124,7 @@ class ChunkCache:
     def bring(self, key: ChunkKey, fetch: Fetch) -> asyncio.Task[Chunk]:
         """Return the task that fetches a chunk.
 
-        Several callers may share a task. It continues even if all of them give up.
+        Several callers may share a task. The task continues even if all callers give up.
         """
         task = self._coming.get(key)
         if task is None:

@@ -45,7 +45,7 @@ _EVERYWHERE: Final = -1
 
 
 class _Loaded(NamedTuple):
-    """A segment's index, or None if there is none. It is valid while the log is not truncated."""
+    """A segment's index, or None if there is none. The index is valid while the log is not truncated."""
 
     header_index: HeaderIndex | None
     truncations: int

@@ -23,7 +23,7 @@ from kbroker.views.source import Source
 log = logging.getLogger(__name__)
 
 RETRY_MS: Final = 1_000
-"""The time in ms between a failed search and the next search. It doubles with each failure."""
+"""The time in ms between a failed search and the next search. This time doubles with each failure."""
 _MOST_RETRY_MS: Final = 30_000
 
 

@@ -141,7 +141,10 @@ class Selection:
         self._stable_last = max(self._stable_last, match)
 
     def high_watermark(self, start: int) -> int:
-        """Return the offset after the last known match; the log's start if there is none. It never decreases."""
+        """Return the offset after the last known match; the log's start if there is none.
+
+        The returned offset never decreases.
+        """
         return max(self.last + 1, start)
 
     def last_stable_offset(self, stable: int, start: int) -> int:

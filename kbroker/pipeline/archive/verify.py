@@ -29,7 +29,7 @@ Bounds = dict[Partition, tuple[int, int]]
 
 @dataclass(slots=True)
 class PartitionState:
-    """The result for one partition. Its numbers are offsets; `end` is exclusive."""
+    """The result for one partition. All numbers are offsets; `end` is exclusive."""
 
     topic: str
     partition: int

@@ -65,7 +65,7 @@ class Budget:
 
 
 def decimal_type(precision: int, scale: int) -> SparkType:
-    """Return the type for decimals. It is a text for decimals with more digits than Spark supports."""
+    """Return the type for decimals. If they have more digits than Spark supports, it is the type of texts."""
     return f"decimal({precision},{scale})" if precision <= MOST_DIGITS else STRING
 
 

@@ -1,7 +1,7 @@
 """The events of a simulated website, in order of arrival: test data for the pipeline's jobs.
 
-Owns the simulation. It uses no clock and no I/O, so the options determine every byte. The memory contains current
-visits, visitors who are absent for a while, and records that have not arrived, but never all events.
+Owns the simulation. The simulation uses no clock and no I/O, so the options determine every byte. The memory contains
+current visits, visitors who are absent for a while, and records that have not arrived, but never all events.
 
     key    v000123
     value  {"id": "1f2e3d4c-2a-0", "visitor": "v000123", "time": "2026-11-21T10:00:00.123Z",

@@ -26,7 +26,7 @@ class ReplayState:
     """The positions of a replay."""
 
     options: dict[str, Any]
-    """The options of the replay. It is resumed only with the same options."""
+    """The options of the replay. A replay is resumed only with the same options."""
     turn: int = 0
     done: dict[Partition, int] = field(default_factory=dict)
     """The next offset to send, by partition."""

@@ -136,8 +136,8 @@ def _ends(session: Any, root: str, topic: str) -> dict[int, int]:
 def differences(counted: list[Row], streamed: list[Row], day: str | None, *, late: bool = True) -> list[str]:
     """Return one line for each difference between a recount and a stream's rows on final days.
 
-    All days up to a final day are final. The number of `late` events of a final day still grows. It is compared only if
-    the recount and the stream have read the same records.
+    All days up to a final day are final. The number of `late` events of a final day still grows. This number is
+    compared only if the recount and the stream have read the same records.
     """
     names = _NUMBERS if late else _NUMBERS[:2]
     last = max(final_days(streamed), default="")

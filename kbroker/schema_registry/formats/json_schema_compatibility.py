@@ -444,7 +444,10 @@ def _distinct(nodes: list[Node]) -> list[Node]:
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a function that searches a pattern in a text, in bounded time. It returns whether the pattern occurs."""
+    """Return a function that searches a pattern in a text, in bounded time.
+
+    That function returns whether the pattern occurs.
+    """
     import jsonschema_rs
 
     schema = {"pattern": pattern}

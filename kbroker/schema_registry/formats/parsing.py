@@ -39,7 +39,7 @@ def parse(schema_type: str, text: str, references: Mapping[str, str] | None = No
 def compatible(reader: Schema, writer: Schema) -> list[Incompatibility]:
     """Return the reasons for which the reader's schema cannot read the writer's data; an empty list if it can.
 
-    Both must be of one type. Raises InvalidSchema for schemas that cannot be compared within the limits.
+    Both schemas must be of the same type. Raises InvalidSchema for schemas that cannot be compared within the limits.
     """
     if reader.schema_type != writer.schema_type:
         raise ValueError("schemas of two types are never compatible")

@@ -49,7 +49,7 @@ class Table(Protocol):
         """Return the columns, as Spark's StructType."""
 
     def evolve(self, schema: Any) -> None:
-        """Change the columns to those of a schema that `merged` has returned, unless an append changes them."""
+        """Change the columns to the result of `merged`. Do nothing if an append itself changes the columns."""
 
     def frame(self) -> Any:
         """Return the table's rows."""
