@@ -62,7 +62,10 @@ class TopicState:
     partitions: tuple[PartitionState, ...]
     configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     own_id: bytes = b""
-    """The stored id of a view; empty for other topics. The `topic_id` of a view follows from it and the source."""
+    """The stored id of a view; empty for other topics.
+
+    The `topic_id` of a view follows from its stored id and its source.
+    """
 
     @property
     def source(self) -> str | None:

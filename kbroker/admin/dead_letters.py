@@ -274,7 +274,7 @@ def strangers_of(causes: list[Cause]) -> int:
 
 
 class Originals:
-    """Reads the records that dead letters refer to from their topics of origin."""
+    """Reads, from the topics of origin, the records to which dead letters refer."""
 
     def __init__(self, admin: Any) -> None:
         self._reader = PartitionReader(admin)

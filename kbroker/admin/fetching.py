@@ -33,7 +33,7 @@ MOST_RECORDS: Final = 20_000
 MOST_KEPT: Final = 32 * 1024 * 1024
 """The limits of one fetch: its records, and the bytes of their keys and values. A fetch may end within a batch.
 
-A few kilobytes can decompress to hundreds of megabytes, or to a million records.
+The limits are needed because a few kilobytes can decompress to hundreds of megabytes, or to a million records.
 """
 _MOST_UNPACKED: Final = 128 * 1024 * 1024
 """The maximum size in bytes of one batch after decompression."""
@@ -94,7 +94,7 @@ class Piece:
     next_offset: int = 0
     """The offset at which the next fetch must begin."""
     end: int = 0
-    """The end offset for a reader. With `committed` it is the last stable offset; without, the high watermark."""
+    """The end offset for a reader. With `committed` it is the last stable offset, otherwise the high watermark."""
     begin: int = 0
     out_of_range: bool = False
     """Whether the requested offset is after the log's end or before its first record."""

@@ -316,7 +316,8 @@ def _sent(producer: Any, part: list[Step]) -> tuple[list[Any], KafkaError | None
 def _why_refused(sent: Any) -> str | None:
     """Return why a topic refused this record.
 
-    Returns None if the topic refused nothing, or the whole batch for another record or another reason.
+    Returns None if the topic refused nothing, or if it refused the whole batch because of another record or for another
+    reason.
     """
     error: Any = None
     with suppress(KafkaError):
@@ -390,7 +391,7 @@ def _parts(steps: Iterator[Step]) -> Iterator[list[Step]]:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """The dead letters of a partition to purge, from `first_offset` up to the one before `before_offset`."""
+    """The dead letters of a partition to purge, from `first_offset` on, and before `before_offset`."""
 
     partition: int
     first_offset: int

@@ -116,7 +116,10 @@ def _retention(source_ms: int, delay_ms: int) -> int:
 def _wanted(
     admin: Any, topic: str, delays: Sequence[str], dead_letter: str, naming: str
 ) -> dict[str, Mapping[str, str]]:
-    """Return the configs of each topic. A tier keeps a record after its delay as long as the source keeps it."""
+    """Return the configs of each topic.
+
+    After the delay, a tier keeps a record for as long as the source topic keeps its records.
+    """
     found = topic_config(admin, [topic], _RETENTION).get(topic)
     if found is None:
         raise AdminError(f"the configs of {topic} cannot be read, and its tiers need its {_RETENTION}")

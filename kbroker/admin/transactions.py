@@ -140,7 +140,7 @@ def _coordinator(admin: Any, transactional_id: str) -> int:
 
 
 def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[Key, list[ProducerState]]]:
-    """Yield a broker's producer states of partitions; raises AdminError."""
+    """Yield the states of producers that a broker has for partitions; raises AdminError."""
     topics: dict[str, list[int]] = {}
     for topic, index in wanted:
         topics.setdefault(topic, []).append(index)

@@ -139,7 +139,7 @@ class PeerPool:
 class ProduceAnywhere:
     """Produces into partitions led by any broker of a cluster.
 
-    `leader_of` returns a partition's leader, and None or -1 if there is none.
+    `leader_of` returns a partition's leader, and None or -1 if there is no leader.
     """
 
     def __init__(

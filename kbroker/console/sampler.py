@@ -39,9 +39,9 @@ from kbroker.console.stuck_groups import STANDING_S, StandingStill, Unsettled
 
 PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05
-"""The longest duration of a round, as a share of the pause after it."""
+"""The maximum duration of a round, as a share of the pause that follows the round."""
 _SHARE_WITHOUT_ALL: Final = 0.5
-"""The longest duration of a round, as a share of the pause after it, while brokers are missing."""
+"""The maximum duration of a round while brokers are missing, as a share of the pause that follows the round."""
 _SOON_S: Final = 1.0
 _MOST_PARTITIONS: Final = 20_000
 _MOST_TOPICS: Final = 2_000

@@ -37,7 +37,10 @@ class ControlServer(WebServer):
     """
 
     def __init__(self, subject: Subject, listening: socket.socket, *, public: bool = False) -> None:
-        """Create the server. A `public` server accepts any host name; others accept only an address or localhost."""
+        """Create the server.
+
+        A `public` server accepts any host name; another server accepts only an address or localhost.
+        """
         self._control = Control(subject, KnownFaults(subject.faults), KnownSnapshots())
         super().__init__(
             application(self._control, public=public),

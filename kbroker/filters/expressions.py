@@ -93,7 +93,10 @@ class Within(NamedTuple):
 
 
 class Like(NamedTuple):
-    """`operand LIKE pattern`. The segments are the parts of the pattern around its `%`; without `%` there is one."""
+    """`operand LIKE pattern`.
+
+    The segments are the parts of the pattern around its `%`; without `%` there is one segment.
+    """
 
     operand: Header | Key | Whole | Path
     segments: tuple[Segment, ...]

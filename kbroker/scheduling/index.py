@@ -446,7 +446,7 @@ def boot_id() -> str:
 
 
 def open_index(directory: str, boot: str) -> Index:
-    """Open the index in a partition's directory, or an empty one. Raises sqlite3.Error, OSError."""
+    """Open the index in a partition's directory, or create an empty index. Raises sqlite3.Error, OSError."""
     path = directory if directory == IN_MEMORY else f"{directory}/{SCHEDULES}"
     if path != IN_MEMORY and os.path.exists(path):
         known = _load(path, boot)

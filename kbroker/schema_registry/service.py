@@ -31,7 +31,7 @@ _PASSING: Final = (
     ErrorCode.NOT_COORDINATOR,
 )
 _AT_ONCE: Final = 2
-"""The number of schemas that are parsed at the same time: more would only wait for the interpreter's lock."""
+"""The maximum number of schemas that are parsed at the same time: more would only wait for the interpreter's lock."""
 NOBODY: Final = -1
 T = TypeVar("T")
 

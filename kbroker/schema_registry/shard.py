@@ -310,8 +310,8 @@ class RegistryShard:
     def set_mode(self, subject: str | None, mode: str | None, *, force: bool) -> Outcome:
         """Reply with the mode. The mode IMPORT needs `force`, or a subject or context that has no schemas.
 
-        IMPORT removes softly deleted schemas for good, because an import may use their ids. If there are many, the
-        reply is `More`.
+        IMPORT removes softly deleted schemas for good, because an import may use their ids. If there are many such
+        schemas, the reply is `More`.
         """
         state, records = self.state, list[CoordinatorRecord]()
         if mode == IMPORT and state.mode_in_scope(subject) != IMPORT and not force:

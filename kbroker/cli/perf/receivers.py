@@ -30,7 +30,7 @@ class Receiver(Protocol):
     client: str
     """The client's name and version."""
     assigned_at: float | None
-    """The time at which the group first assigned partitions, on the clock time.perf_counter, or None."""
+    """The time at which the group first assigned partitions, on the clock time.perf_counter; None before that."""
 
     def take(self, most: int, seconds: float) -> list[bytes | None]:
         """Return the values of at most `most` records; wait for records for at most `seconds`."""

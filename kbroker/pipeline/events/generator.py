@@ -280,7 +280,7 @@ class EventSource:
         return self._elsewhere[int(self._random() * len(self._elsewhere))]
 
     def _go_on(self, now: int, visit: _Visit) -> None:
-        """Create a visit's next event with its faults, and schedule the following one."""
+        """Create a visit's next event with its faults, and schedule the following event."""
         random, key = self._random, visit.key
         value = self._event(now, visit)
         if random() < self._late:

@@ -158,7 +158,10 @@ def _place() -> dict[str, str]:
 
 
 def _begun(pid: Any) -> str | None:
-    """Return a value that distinguishes a process from later processes with its pid. Return None if it is not alive."""
+    """Return a value that distinguishes a process from later processes with its pid.
+
+    Return None if the process is not alive.
+    """
     try:
         os.kill(int(pid), 0)
     except PermissionError:

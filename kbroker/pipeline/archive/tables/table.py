@@ -31,7 +31,7 @@ class Table(Protocol):
 
     kind: str
     widens: bool
-    """Whether a column's type can change to a wider one."""
+    """Whether a column's type can change to a wider type."""
 
     def exists(self) -> bool:
         """Whether there is a table of any origin."""
