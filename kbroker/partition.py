@@ -95,7 +95,10 @@ class Partition:
         self.traffic = Traffic()
         """The counters of the partition's traffic; after the partition is hosted, the counters of its topic."""
         self.checks: RecordChecks = NO_CHECKS
-        """The record checks that the topic's configs may require; after the partition is hosted, the broker's."""
+        """The record checks that the topic's configs may require.
+
+        After the partition is hosted, these are the broker's checks.
+        """
         self.fetched: dict[Client, int] = {}
         """The last offset from which each of some consumers has fetched records.
 

@@ -129,7 +129,7 @@ class _Copy:
 class FollowedSchemas:
     """The state of this broker's registry if the broker has one and leads the topic; else the copy.
 
-    For one event loop.
+    Use it in one event loop only.
     """
 
     def __init__(self, source: Source) -> None:

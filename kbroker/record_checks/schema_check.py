@@ -111,7 +111,7 @@ class _Side:
 
 
 class _Errors:
-    """The bad records of a batch: all of them, or only the first ones, and their total number."""
+    """The bad records of a batch: all of them or only the first, and the number of all of them."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -107,7 +107,7 @@ class Worker:
         return schema
 
     def mark(self, record: int) -> None:
-        """Write the number of the record that is being read to the shared file."""
+        """Write to the shared file the number of the record that is being read."""
         MARK.pack_into(self._mark, 0, record)
 
     def _begin(self, record: int, seconds: float) -> None:

@@ -318,7 +318,7 @@ class ValueWorker:
         return self._process
 
     def _add_schemas(self, asked: dict[str, Any], process: _Process, schemas: list[SchemaText]) -> None:
-        """Add the schemas that the process does not have yet to a message."""
+        """Add to a message the schemas that the process does not have yet."""
         new = {each.digest: each for each in schemas if each.digest not in process.schemas}
         size = sum(len(each.text) + sum(map(len, each.references.values())) for each in new.values())
         if process.characters + size > _MOST_CHARACTERS or len(process.schemas) + len(new) > _MOST_SCHEMAS:

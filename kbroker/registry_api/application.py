@@ -51,7 +51,7 @@ class Application:
         self._authorizer = authorizer
         self._bodies = Bodies()
         self._routes: dict[tuple[int, str], list[tuple[list[str], dict[str, tuple[Endpoint, Needs, str]]]]] = {}
-        """The endpoints by the number of parts of their path, and its first part."""
+        """The endpoints, by the number of parts and the first part of their path."""
         for method, path, endpoint, needs in ENDPOINTS:
             self._add(method, path, endpoint, needs)
         for name, answer in about.items():

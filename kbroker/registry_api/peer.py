@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client for requests from one registry to another, over persistent connections.
 
-Owns the connections, their limits and deadlines. Follows no redirect, and never retries: the caller retries. It
-distinguishes requests that were never sent from requests that may have been executed.
+Owns the connections, their limits and deadlines. Follows no redirect, and never retries: the caller retries. This
+client distinguishes requests that were never sent from requests that may have been executed.
 """
 
 from __future__ import annotations

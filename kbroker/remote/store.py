@@ -186,7 +186,10 @@ class _Abandoned(Exception):  # noqa: N818 - nobody sees it
 
 
 class _Source:
-    """The data that a `put` sends. Another thread iterates over them; the event loop can stop it between two pieces."""
+    """The data that a `put` sends.
+
+    Another thread iterates over the data; the event loop can stop that thread between two pieces.
+    """
 
     def __init__(self, pieces: Iterable[Piece], size: int) -> None:
         self._pieces = pieces

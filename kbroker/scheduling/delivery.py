@@ -58,7 +58,7 @@ OF_THE_PRODUCER: Final = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""Errors after which another producer id is needed, because the target has lost records of the present one."""
+"""Errors after which another producer id is needed, because the target has lost records of the present id."""
 
 
 class Delivery:

@@ -238,7 +238,7 @@ class Index:
         self._set(format=_FORMAT, salt=salt.hex(), boot=boot, positions=list(self.positions), pending=0)
 
     def load(self, boot: str) -> None:
-        """Read the part that is kept in memory; raise IndexDamaged if the file's form or boot is another."""
+        """Read the part that is kept in memory; raise IndexDamaged for another form of file, or another boot."""
         meta: dict[str, Any] = {name: json.loads(value) for name, value in self._db.execute("SELECT * FROM meta")}
         if meta.get("format") != _FORMAT or (meta.get("boot") != boot and not meta.get("clean")):
             raise IndexDamaged("the machine was started again without a clean stop")

@@ -372,7 +372,7 @@ class Leading:
             self._wake()
 
     def _let_go(self, lane: int, intent: Intent) -> None:
-        """Let a lane have another batch if it has no batch, whose rows might still be pending in the index."""
+        """Let a lane have another batch if it has none: the rows of its batch may still be pending in the index."""
         if self._waiting.get(lane) == _identity(intent):
             del self._waiting[lane]
 

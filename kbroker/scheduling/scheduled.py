@@ -244,7 +244,7 @@ class ScheduledPartition:
     # -- following the log
 
     async def _open(self) -> None:
-        """Open the index, or begin an empty one if it is not the index of this log."""
+        """Open the index, or begin an empty index if the existing file is not the index of this log."""
         records, shared = self._log, self._shared
         index = await shared.call(open_index, records.directory, shared.boot)
         if not self._belongs(index.positions):

@@ -135,7 +135,7 @@ class Draft:
         return replace(self.content, schema=text)
 
     def _twin(self, content: Content, twins: Sequence[Twin]) -> int:
-        """Return the newest version that means the same as a content, or 0 if there is none."""
+        """Return the number of the newest version that means the same as a content, or 0 without such a version."""
         return next((each.version.version for each in twins if is_same(content, self.settled, each)), 0)
 
 
@@ -414,7 +414,7 @@ def _completed(content: Content, previous: Content | None, config: Config, versi
 def _with_additions(content: Content, previous: Content, config: Config) -> Content:
     """Return a schema with the config's metadata and rules.
 
-    A schema without its own also gets those of the latest version.
+    If the schema has no metadata or no rules, those of the latest version are used.
     """
     metadata = content.metadata if content.metadata is not None else previous.metadata
     rules = content.rule_set if content.rule_set is not None else previous.rule_set
@@ -464,7 +464,7 @@ def without_rules(rules: Json | None, names: Iterable[str]) -> Json | None:
 
 
 async def resolved(state: State, subject: str, references: Iterable[Reference]) -> Texts:
-    """Return the referenced schemas, and those that they reference.
+    """Return the referenced schemas, and the schemas that these reference.
 
     Raises RegistryError if one is missing. Awaits `turn`.
     """

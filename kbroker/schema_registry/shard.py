@@ -69,8 +69,8 @@ class Checked(NamedTuple):
     """A schema that was parsed, and compared with the versions of its subject.
 
     `content` includes what the schema inherits from the latest version and the config. `given` is the schema of the
-    request alone, or None if no look-up is needed. `version` and `id` are the requested ones, or 0 and -1. `same_as` is
-    a version that means the same as `content`, `given_as` is a version that means the same as `given`; each is 0 if
+    request alone, or None if no look-up is needed. `version` and `id` are the requested numbers, or 0 and -1. `same_as`
+    is a version that means the same as `content`, `given_as` is a version that means the same as `given`; each is 0 if
     there is no such version. `incompatible` are the reasons against its registration.
     """
 

@@ -223,7 +223,7 @@ class Plan:
     delay_ms: float = 0.0
     throttle_ms: int = 0
     end: End | None = None
-    """The way in which the request fails, is dropped, or loses its connection; None if it does not fail."""
+    """The way in which the request fails, is dropped, or loses its connection; None if none of these happens."""
 
     def in_words(self) -> str:
         """Return a description of the plan."""

@@ -156,7 +156,7 @@ class Model:
     def _node(self, schema: Any, base: str) -> Node:
         """Return the node of a schema within a document.
 
-        It is created once and filled later, because schemas may be deep.
+        The node is created once and filled later, because schemas may be deep.
         """
         if isinstance(schema, bool):
             return Node("empty" if schema else "false", source=-1 - schema)

@@ -30,7 +30,7 @@ class TlsListener:
     def __init__(self, settings: TlsSettings, *, names_clients: bool = True, between_brokers: bool = False) -> None:
         """Read the stores; raises ConfigError if TLS cannot work with them.
 
-        If `between_brokers`, brokers also connect to each other over this listener, so it must accept its own
+        If `between_brokers`, brokers also connect to each other over this listener, so the broker must accept its own
         certificate.
         """
         self._between_brokers = between_brokers

@@ -93,7 +93,7 @@ class Tokens:
         )
 
     def without(self, token_id: str) -> Tokens:
-        """Return these tokens without the token that has this id; unchanged if there is none."""
+        """Return these tokens without the token that has this id, if there is such a token."""
         removed = self.get(token_id)
         if removed is None:
             return self
