@@ -44,7 +44,7 @@ _LONGEST: Final = 300
 _MOST_DIGITS: Final = 18
 _BYTES_AT_ONCE: Final = 256 * 1024
 _MOST_PIECES: Final = 16
-"""The number of bytes that one read of an original partition fetches, and the number of results that are kept."""
+"""The bytes that one read of an original partition fetches, and the number of partitions whose result is kept."""
 _TOPIC_NAME: Final = "errors.deadletterqueue.topic.name"
 
 

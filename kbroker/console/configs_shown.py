@@ -73,7 +73,10 @@ def _row(subject: Subject, each: DescribeConfigsResourceResult) -> Row:
 
 
 def meaning(key: str, value: str) -> str:
-    """Return a time in ms as days or hours, or a size in bytes as MB; empty if the value is already readable."""
+    """Return a time in ms as days or hours, or a size in bytes as MB; empty if the value is already readable.
+
+    The end of the config's name shows which of the two a value is.
+    """
     if not value.isdecimal() or int(value) >= _FOR_EVER:
         return ""
     if key.endswith(".ms") and int(value) >= _SECOND_MS:

@@ -26,7 +26,10 @@ from kbroker.tiers.shared import Shared
 
 _SNAPSHOT_SUFFIX: Final = ".snapshot"
 _LEAST_RATE: Final = 1 << 20
-"""The minimum rate of a copy in bytes per second. The time at this rate is added to the deadline of a small copy."""
+"""The minimum rate of a copy in bytes per second.
+
+A copy's deadline is that of a small call, plus the copy's time at this rate.
+"""
 
 
 async def copy_segment(shared: Shared, owner: Owner, log: PartitionLog, segment: Segment, end: int) -> bool:

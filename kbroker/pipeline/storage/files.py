@@ -130,7 +130,7 @@ class Files:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the folder against other processes on this machine in a `with` block, if its file system has locks."""
+        """Lock the folder against other processes on this machine in a `with` block, if the file system has locks."""
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._there.alone())
