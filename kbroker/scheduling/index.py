@@ -238,7 +238,11 @@ class Index:
         self._set(format=_FORMAT, salt=salt.hex(), boot=boot, positions=list(self.positions), pending=0)
 
     def load(self, boot: str) -> None:
-        """Read the part that is kept in memory; raise IndexDamaged for another form of file, or another boot."""
+        """Read the part that is kept in memory.
+
+        Raises IndexDamaged if the file has another format, or if it was written in another boot of the machine and not
+        closed cleanly.
+        """
         meta: dict[str, Any] = {name: json.loads(value) for name, value in self._db.execute("SELECT * FROM meta")}
         if meta.get("format") != _FORMAT or (meta.get("boot") != boot and not meta.get("clean")):
             raise IndexDamaged("the machine was started again without a clean stop")

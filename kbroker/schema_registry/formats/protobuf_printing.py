@@ -1,4 +1,6 @@
-"""A Protobuf file as Confluent's registry prints it: two blanks a level, no comments, types in their own order.
+"""A Protobuf file as Confluent's registry prints it: two blanks a level, no comments, messages before enums.
+
+The messages keep their order from the file, and so do the enums.
 
 The descriptor lacks some facts about the text: the written names of types, the form of options, and the grouping of
 ranges in statements. This module copies these parts from the places in the text that the compiler reports. A descriptor
