@@ -187,8 +187,8 @@ class TransactionalPartition:
             request = ProduceRequest(self._id, -1, _REQUEST_MS, [data])
             answer = ask_broker(self._client(), self._leader(view), request, ProduceResponse, at_most=_PRODUCE)
             found = answer.responses[0].partition_responses[0]
-            # The broker recognizes a repeated batch by its sequence number: it writes it once, and returns the first
-            # offset.
+            # The broker recognizes a repeated batch by its sequence number, writes the batch once, and returns the
+            # first offset.
             return found.error_code, found.base_offset
 
         base: int = self._patiently("write", ask)

@@ -104,7 +104,7 @@ def _list(
 
 
 def described(admin: Any, transactional_id: str) -> tuple[int, TransactionState] | None:
-    """Return the coordinator of an id, and the coordinator's description of it; None if the id does not exist."""
+    """Return the coordinator of an id, and the coordinator's description of the id; None if the id does not exist."""
 
     def ask() -> tuple[int, str | None, tuple[int, TransactionState] | None]:
         coordinator = _coordinator(admin, transactional_id)

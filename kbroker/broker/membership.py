@@ -56,7 +56,7 @@ async def connect(config: BrokerConfig) -> ZooKeeperTree:
 
 
 async def prepare(tree: MetadataTree) -> str:
-    """Create the missing znodes, among those that every broker creates. Return the cluster's id, which may be new.
+    """Create the znodes that every broker creates, if they are missing. Return the cluster's id, which may be new.
 
     Raises ConfigError for an unreadable cluster id, Unreachable, Denied.
     """

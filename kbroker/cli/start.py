@@ -349,7 +349,7 @@ def _no_ready_file(path: str, error: OSError) -> click.ClickException:
 
 
 def _remove_stale_ready_file(path: str) -> None:
-    """Remove an earlier broker's file, because a program could mistake it for this broker's.
+    """Remove an earlier broker's file, because a program could mistake it for this broker's file.
 
     Keep a running broker's file.
     """

@@ -22,7 +22,7 @@ from kbroker.web_server import WebServer
 CONNECTIONS: Final = 100
 """The maximum number of concurrent connections. Further connections get the status 503."""
 _THREADS: Final = 2 * AT_ONCE + 8
-"""The number of threads: one for each turn, and some for readers of streams.
+"""The number of threads: one for each concurrent operation, and some for readers of streams.
 
 Python's default on two processors is six.
 """

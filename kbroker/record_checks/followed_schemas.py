@@ -140,7 +140,7 @@ class FollowedSchemas:
         self._copy: _Copy | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: list[asyncio.Future[str | None]] = []
-        """Requested looks in order; the result of each is None, or the reason why it failed."""
+        """The looks that callers wait for, in order; a look's result is None, or the reason why the look failed."""
         self._asked = asyncio.Event()
         self._moved = asyncio.Event()
         self._has_progressed = asyncio.Event()

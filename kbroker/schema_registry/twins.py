@@ -21,7 +21,7 @@ NUMBER: Final = "confluent:version"
 _CANONICAL: dict[bytes, bytes] = {}
 _MOST_CANONICAL: Final = 10_000
 Texts = Mapping[str, str]
-"""The texts of referenced schemas, by the name of the reference; each text comes after those that it references."""
+"""The texts of referenced schemas, by the name of the reference; each text comes after the texts that it references."""
 
 
 class Twin(NamedTuple):

@@ -45,7 +45,10 @@ class _Moved(Exception):  # noqa: N818 - an outcome
 
 @dataclass(frozen=True, slots=True)
 class _One:
-    """A role: a function that finds its broker, the errors of other brokers, and the text if no broker has the role."""
+    """A role: a function that finds its broker, and the errors that brokers without the role return.
+
+    `no_broker` is the text if no broker has the role.
+    """
 
     find: Callable[[], ClusterNode | None]
     not_it: frozenset[ErrorCode]

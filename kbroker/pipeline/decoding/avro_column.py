@@ -272,7 +272,7 @@ def _is_small(value: float) -> bool:
 
 
 def _into_union(writer: Type, node: _Node, place: str) -> Convert:
-    """Return a conversion to the reader's first branch of the same type, else to its first branch that can read it."""
+    """Return a conversion to the reader's first branch of the writer's type, else to the first that can read it."""
     for is_wanted in (_same, _reads):
         for index, branch in enumerate(node.inner):
             if not is_wanted(writer, branch.avro):

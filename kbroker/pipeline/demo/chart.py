@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 def by_organisation(rows: list[Row]) -> tuple[list[str], dict[str, list[int]]]:
-    """Return the days in order, and the visits by organisation and day: the largest, then the others, then unknown."""
+    """Return the days in order, and the visits by organisation and day: the largest, all others, unknown visitors."""
     days = sorted({row["day"] for row in rows})
     total: Counter[str] = Counter()
     for row in rows:

@@ -44,7 +44,8 @@ _DELIVERY_MS: Final = 600_000
 def check_delay(cluster: Cluster, topic: str, *, exactly_once: bool) -> None:
     """Refuse a delay topic as the target of an exactly-once replay; raise PipelineError.
 
-    A resumed replay reads the target to find the records that it has sent. It would not see the delayed records.
+    A resumed replay reads the target to find the records that it has sent, but this read would not return delayed
+    records.
     """
     if exactly_once and cluster.config(topic, "delivery.delay.ms") not in ("", "0"):
         raise PipelineError(f"{topic} has delivery.delay.ms: --exactly-once cannot see records that wait; set it later")

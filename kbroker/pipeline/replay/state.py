@@ -75,7 +75,7 @@ class StateFile:
         self._names = [f"{_FOLDER}/{cluster}-{topic}-{turn}.json" for turn in range(2)]
 
     def only_one(self) -> WriterLock:
-        """Return a lock that prevents a second replay of the archive to the topic: it would send the same records."""
+        """Return a lock against a second replay of the archive to the topic, which would send the same records."""
         return self._lock
 
     def load(self) -> ReplayState | None:

@@ -45,7 +45,7 @@ class SwapLock(WriterLock):
 
     def _renew_once(self) -> None:
         tag = self._files.swap(NAME, self._text(), self._tag)
-        if tag is None:  # another owner has the lock, unless only the answer to the last renewal was lost
+        if tag is None:  # another owner has the lock, or only the answer to the last renewal was lost
             found = self._files.tagged(NAME)
             if found is None or (decoded(found[0]) or {}).get("token") != self._token:
                 return

@@ -291,7 +291,7 @@ class _Comparison:
         return [*found, Difference(f"{what}_ADDED_{covered}_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")]
 
     def _covering(self, node: Node, name: str) -> Node | None:
-        """Return the schema for a property without its own schema: a pattern's, or that of further properties."""
+        """Return the schema for a property without its own: of a matching pattern, or of further properties."""
         for pattern, each in node.patterns.items():
             if self._matches(pattern, name):
                 return each

@@ -15,7 +15,7 @@ def parse(schema_type: str, text: str, references: Mapping[str, str] | None = No
     """Parse a schema; raises InvalidSchema with the reason, or ImportError without the extra `registry`.
 
     `references` has the texts of all schemas that the schema references, directly or indirectly, by the names in the
-    references; each text comes after those that it needs. No other schema or file is read, whatever the text names.
+    references; each text comes after the texts that it needs. No other schema or file is read, whatever the text names.
     `is_new` is False for a schema that a registry already stores: then Avro's defaults are not checked, because
     Confluent's registry did not always check them.
     """

@@ -353,7 +353,7 @@ def _around(spot: Place, statements: list[Place]) -> Place:
 
 
 class _Holder:
-    """Stands for a message when the groups of extensions look up their types."""
+    """Stands for the message in which the types of extensions' groups are looked up."""
 
     def __init__(self, nested: Any) -> None:
         self.nested_type = nested

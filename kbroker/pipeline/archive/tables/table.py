@@ -58,7 +58,7 @@ class Table(Protocol):
         """Append rows, in one commit with the note."""
 
     def tidy(self, most: int) -> None:
-        """Shorten the table's history by the table's own rules, if it has more commits than this."""
+        """Shorten the table's history by the table's own rules, if it has more than `most` commits."""
 
 
 class TableStore:

@@ -1,4 +1,4 @@
-"""The types of a table's columns: the extension of the types for a batch, and the conversion of the batch to them.
+"""The types of a table's columns: their extension for a batch, and the conversion of the batch to these types.
 
 Owns the rules for two types in one column, and the conversion of values. Types are Spark's; whether a value
 may be null is ignored. Never changes a table.
