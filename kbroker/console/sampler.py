@@ -328,7 +328,10 @@ def _share_lags(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
 
 
 def _assigned(admin: Any, name: str, committed: dict[Key, int]) -> dict[Key, int]:
-    """Return a group's committed offsets of its assigned partitions. The group may have stopped reading others."""
+    """Return a group's committed offsets of its assigned partitions.
+
+    The group may have stopped reading all other partitions.
+    """
     try:
         group = group_of(admin, name)
     except (KafkaError, AdminError):

@@ -24,7 +24,10 @@ Row = dict[str, Any]
 
 
 def by_organisation(rows: list[Row]) -> tuple[list[str], dict[str, list[int]]]:
-    """Return the days in order, and the visits by organisation and day: the largest, all others, unknown visitors."""
+    """Return the days in order, and the visits by organisation and day.
+
+    The largest organisations come first, then all other organisations as one, then the unknown visitors.
+    """
     days = sorted({row["day"] for row in rows})
     total: Counter[str] = Counter()
     for row in rows:

@@ -1,4 +1,4 @@
-"""The types of a table's columns: their extension for a batch, and the conversion of the batch to these types.
+"""The types of a table's columns, their extension for a batch, and the conversion of the batch to the resulting types.
 
 Owns the rules for two types in one column, and the conversion of values. Types are Spark's; whether a value
 may be null is ignored. Never changes a table.
