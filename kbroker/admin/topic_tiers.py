@@ -58,7 +58,7 @@ class PartitionTiers:
     remote_bytes: int | None
     """The bytes of the segments that can be read from remote storage."""
     remote_segments: int | None
-    """The number of these segments."""
+    """The number of segments that can be read from remote storage."""
     unfinished: int | None
     """The number of segments whose copy or deletion has begun and not ended."""
 

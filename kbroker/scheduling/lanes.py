@@ -68,7 +68,7 @@ class Times:
 
     def __init__(self) -> None:
         self._at: dict[int, int] = {}
-        self._coming: list[tuple[int, int]] = []  # a heap; it also contains times that have changed since
+        self._coming: list[tuple[int, int]] = []  # a heap, which also contains outdated times
         self._reached: dict[int, None] = {}
 
     def update(self, changed: Mapping[int, int | None]) -> None:

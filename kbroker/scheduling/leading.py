@@ -107,7 +107,7 @@ class Leading:
         self._sequences: dict[tuple[int, Target], int] = {}
         self._lanes: dict[int, LaneState] = {}
         self._building: dict[int, asyncio.Task[None]] = {}
-        self._waiting: dict[int, Sent] = {}  # the lanes whose next batch waits for this batch
+        self._waiting: dict[int, Sent] = {}  # by lane: the batch for which the lane's next batch waits
         self._busy: dict[Target, int] = {}  # the targets that have an intent without outcome, or a prepared batch
         self._prepared: list[_Prepared] = []
         self._appended: dict[Sent, _Prepared] = {}
