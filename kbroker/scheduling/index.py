@@ -301,7 +301,8 @@ class Index:
                 found = self._db.execute("SELECT DISTINCT lane FROM pending WHERE offset < ?", (event.start,))
                 lanes.update(dict.fromkeys(lane for (lane,) in found))
                 self._remove("offset < ?", event.start)
-                self._db.execute("DELETE FROM sent WHERE offset < ?", (event.start,))  # else they could return
+                # Without this, deleted records could return from `sent` to `pending`.
+                self._db.execute("DELETE FROM sent WHERE offset < ?", (event.start,))
             else:
                 self.lanes[event.number] = event.lane
                 self._db.execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (event.number, *event.lane))
