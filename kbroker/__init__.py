@@ -64,7 +64,7 @@ _WHERE = {
 }
 
 
-if not TYPE_CHECKING:  # with this function, a type checker would accept names that do not exist
+if not TYPE_CHECKING:  # a type checker that sees this function would accept unknown names
 
     def __getattr__(name: str) -> Any:
         """Load a public name on first access, so that `import kbroker` costs nothing."""

@@ -1,4 +1,4 @@
-"""Changes of a cluster that every surface offers, declared once each in the table `CHANGES`.
+"""Changes of a cluster that every surface (command line, console and so on) offers, declared in the table `CHANGES`.
 
 A declaration has the change's name, arguments and help, the requests to Kafka, and the refusals in their answers. The
 surfaces derive their parts from it: the command line its verb (cli/changes.py); the console its button, form and action

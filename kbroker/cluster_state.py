@@ -39,7 +39,7 @@ CONFIG_KINDS = tuple(_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The placement of a partition: replicas in order of preference, the in-sync ones, the leader and its epoch."""
+    """The placement of a partition: replicas in order of preference, in-sync replicas, leader, and leader epoch."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -62,7 +62,10 @@ class TopicState:
     partitions: tuple[PartitionState, ...]
     configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     own_id: bytes = b""
-    """The stored id of a view; empty for other topics. The `topic_id` of a view follows from it and the source."""
+    """The stored id of a view; empty for other topics.
+
+    The `topic_id` of a view follows from its stored id and its source.
+    """
 
     @property
     def source(self) -> str | None:
@@ -213,7 +216,10 @@ class ClusterState:
         return self.with_topics((topic,))
 
     def with_topics(self, topics: Iterable[TopicState]) -> ClusterState:
-        """Return the state with topics added or replaced. If several topics have the same name, the last one counts."""
+        """Return the state with topics added or replaced.
+
+        If several topics have the same name, the last topic counts.
+        """
         by_name, names = dict(self.topics), dict(self.topic_names)
         changed = []
         for topic in topics:

@@ -135,7 +135,7 @@ class Broker(Embedded):
     `config` has Kafka's keys. `port=0` selects a free port. `start` raises ConfigError, LogDirError or OSError for the
     same errors that the command line reports. An unknown key causes a warning, or with `strict` a ConfigError. A broker
     can be started only once. The data is in `data_dir`, or in the directories of `log.dirs`. A test can move the time
-    with `clock`, unless the test passed a clock of its own.
+    with `clock`, if it has passed no clock of its own.
 
     With `tls`, the broker listens with SSL and generates its own `certificates`. With `users` (passwords by name), it
     listens with SASL and accepts only these users. With `acls`, it permits only the operations that the ACLs allow; the
@@ -300,7 +300,7 @@ class Broker(Embedded):
 
     @property
     def data_dir(self) -> str:
-        """The data directory. With several directories, the one that contains the metadata."""
+        """The data directory; of several directories, the directory with the metadata."""
         return self.node.logs.directory
 
     def start(self) -> Self:

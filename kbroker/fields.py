@@ -25,7 +25,7 @@ class Field:
     least: float | None = None
     most: float | None = None
     form: str = ""
-    """The form of a value in help texts, like TOPIC[:P,...]."""
+    """The placeholder for the value in help texts, like TOPIC[:P,...]."""
 
     def check(self, value: Any) -> None:
         """Raise WrongValue for a value of this kind that the field does not accept."""

@@ -89,8 +89,8 @@ class Service:
     ) -> socket.socket:
         """Return a listening socket.
 
-        Raises NoPlace. Without `public`, this includes an address to which other machines could connect. The text then
-        contains the reason `not_public`, by default the service's own reason.
+        Raises NoPlace. Without `public`, also raises NoPlace for an address to which other machines could connect. The
+        text then contains the reason `not_public`, by default the service's own reason.
         """
         return listening(host, port, option, not_public=None if public else not_public or self.not_public)
 

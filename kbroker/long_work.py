@@ -99,7 +99,10 @@ async def begun_in_slices(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 
 
 def begin(work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T] | None:
-    """Run work to its first turn or wait; return the rest, for a task, or None. Raises the work's errors."""
+    """Run work to its first turn or wait. Return the remaining work, for a task, or None if the work has ended.
+
+    Raises the work's errors.
+    """
     try:
         waits = work.send(None)
     except StopIteration:
@@ -157,7 +160,7 @@ def then(answer: _T | Awaitable[_T], finish: Callable[[_T], _U]) -> _U | Awaitab
 
 
 async def each(items: Iterable[_U], make: Callable[[_U], _T]) -> list[_T]:
-    """Return the result of `make` for each item; process one item between two turns."""
+    """Return the result of `make` for each item; other work may run after each item."""
     made = []
     for item in items:
         made.append(make(item))
@@ -308,7 +311,7 @@ class FewAtOnce(Generic[_T]):
             self._leave(job)
 
     def _leave(self, job: _Job[_T]) -> None:
-        """Remove a job that has ended or was cancelled, and start the next ones."""
+        """Remove a job that has ended or was cancelled, and start the next jobs."""
         if job.work is not None:
             job.work.close()
             job.work = None

@@ -95,7 +95,10 @@ class Partition:
         self.traffic = Traffic()
         """The counters of the partition's traffic; after the partition is hosted, the counters of its topic."""
         self.checks: RecordChecks = NO_CHECKS
-        """The record checks that the topic's configs may require; after the partition is hosted, the broker's."""
+        """The record checks that the topic's configs may require.
+
+        After the partition is hosted, these are the broker's checks.
+        """
         self.fetched: dict[Client, int] = {}
         """The last offset from which each of some consumers has fetched records.
 
@@ -175,7 +178,10 @@ class Partition:
         raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def when_committed(self, offset: int, notify: Notify) -> GiveUp | None:
-        """Call `notify` when all records before `offset` are committed or cannot be; None after an immediate call."""
+        """Call `notify` when all records before `offset` are committed or cannot be.
+
+        Return None after an immediate call.
+        """
         is_committed = self.log.high_watermark >= offset
         notify(ErrorCode.NONE if is_committed else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         return None

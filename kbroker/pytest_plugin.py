@@ -77,10 +77,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _keep_as_it_is(config: pytest.Config) -> None:
-    """Stop pytest from rewriting kbroker's asserts. It rewrites those of all modules of a plugin's distribution.
+    """Stop pytest from rewriting kbroker's asserts.
 
-    A broker imports modules in its own thread, and CPython 3.11 cannot parse in two threads at a time (SystemError,
-    "AST constructor recursion depth mismatch").
+    By default, pytest rewrites the asserts of all modules in a plugin's distribution. A broker imports modules in its
+    own thread, and CPython 3.11 cannot parse in two threads at a time (SystemError, "AST constructor recursion depth
+    mismatch").
     """
     hook = config.pluginmanager.rewrite_hook
     marked = getattr(hook, "_must_rewrite", None)
@@ -157,7 +158,10 @@ def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a new topic with one partition, on the test's broker or cluster. It is deleted after the test."""
+    """The name of a new topic with one partition, on the test's broker or cluster.
+
+    The topic is deleted after the test.
+    """
     # If the test uses the clean broker, request that fixture first, because its reset would delete the topic.
     name = f"test-{uuid.uuid4().hex[:12]}"
     names = request.fixturenames

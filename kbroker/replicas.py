@@ -93,7 +93,7 @@ class Replicas:
         self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
         self.openings: FewAtOnce[Any] = FewAtOnce(_OPENED_AT_ONCE)
-        """The checks of batches that take too long for one step of the loop."""
+        """The checks of batches, if they take too long for one step of the loop."""
         self._is_elsewhere = is_elsewhere
         self.checks_of: Callable[[str], RecordChecks] = lambda _topic: NO_CHECKS
         """A function that returns the checks of a topic's records that its configs may require."""
@@ -273,7 +273,10 @@ class Replicas:
             del self._later[name], self._hosting[name]
 
     async def _host_each(self, topic: TopicState) -> None:
-        """Host a topic, one partition at a time. If one cannot be hosted, `tick` retries the remaining ones later."""
+        """Host a topic, one partition at a time.
+
+        If a partition cannot be hosted, `tick` retries the remaining partitions later.
+        """
         for index in range(len(topic.partitions)):
             if topic.name not in self._refused or (topic.name, index) in self._partitions:
                 self._host(topic, (index,), sync=False)

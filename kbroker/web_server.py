@@ -62,9 +62,9 @@ class WebServer:
 
         When the server stops, it calls `ending` in its loop; `ending` must end running requests. If there are more than
         `connections` concurrent connections, further connections get the status 503. `threads` is the number of threads
-        for `asyncio.to_thread` (by default Python's). `beside_broker` shortens the turns of the interpreter's threads
-        while the server runs. `tls` are the paths of the certificate and its key. Raises OSError if these files cannot
-        be read.
+        for `asyncio.to_thread` (by default Python's own number). `beside_broker` shortens the turns of the
+        interpreter's threads while the server runs. `tls` are the paths of the certificate and its key. Raises OSError
+        if these files cannot be read.
         """
         show_readers(listening)
         self._socket = listening

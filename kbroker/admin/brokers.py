@@ -23,7 +23,7 @@ _WITH_FENCED: Final = 2
 
 
 def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the live brokers, each with the number of `partitions` that it leads and the number that it hosts."""
+    """Return the live brokers, each with the numbers of `partitions` that it leads and hosts."""
     cluster = admin.describe_cluster()
     leads = Counter(each["leader_id"] for each in partitions.values())
     has = Counter(broker for each in partitions.values() for broker in each["replica_nodes"])
@@ -83,7 +83,7 @@ def one_broker(admin: Any, partitions: Mapping[Key, Mapping[str, Any]], broker_i
 
 
 def listed_replicas(admin: Any, broker_ids: Sequence[int], topics: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the replicas of some topics or all in brokers' log directories: their size, lag, and whether they move."""
+    """Return the replicas of some or all topics in brokers' log directories: size, lag, and whether a replica moves."""
     return [
         {
             "broker": int(broker["broker"]),

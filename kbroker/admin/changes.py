@@ -1,7 +1,7 @@
 """Makes a change that the table `kbroker.changes` declares, in any Kafka cluster, and describes refusals in words.
 
-Owns the choice of the broker that receives the requests of a change, and the time for which they are retried. Never
-prints.
+Owns the choice of the broker that receives a change's requests, and the time for which these requests are retried.
+Never prints.
 """
 
 from __future__ import annotations

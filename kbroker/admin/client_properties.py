@@ -1,7 +1,8 @@
 """Client settings for kafka-python by the names that librdkafka and Kafka's Java tools use.
 
-Owns the translation, and the reading of files of settings (--command-config, and profiles). Owns login by a delegation
-token (SCRAM with one more attribute), because kafka-python lacks it. Never connects, and never shows a value.
+Owns the translation, and the reading of files of settings (--command-config, and profiles). Owns the login by a
+delegation token (SCRAM with an additional attribute), because kafka-python lacks this login. Never connects, and never
+shows a value.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kbroker.config.sources import parse_properties
 
 Texts = Mapping[str, str]
 Warn = Callable[[str], None]
-"""A function that receives a warning of one line for people."""
+"""A function that receives a warning for people, in one line."""
 
 
 def normal(name: str) -> str:
@@ -32,7 +33,7 @@ def normal(name: str) -> str:
 
 
 def translate(name: str, text: str) -> Texts:
-    """Return a setting under kafka-python's name; return it unchanged if no other client has a setting of this name."""
+    """Return a setting under kafka-python's name; a name that no other client uses stays as it is."""
     key = normal(name)
     if key in _ALIASES:
         return {_ALIASES[key]: text}
@@ -165,7 +166,7 @@ def settings_of(path: str, warn: Warn) -> dict[str, Any]:
 
 
 def known_settings(path: str, texts: Texts, warn: Warn) -> dict[str, Any]:
-    """Return the settings that kafka-python has, in its types; pass warnings about the others to `warn`."""
+    """Return the settings that kafka-python has, in its types; pass warnings about all other settings to `warn`."""
     found = {}
     for name, text in texts.items():
         for key, each in translate(name, text.strip()).items():
@@ -205,7 +206,7 @@ _TOKENS: set[str] = set()
 
 
 def log_in_by_token(token_id: str) -> None:
-    """Register a delegation token's id. A client that logs in with this id then declares that the id is a token's."""
+    """Register the id of a delegation token. A client that logs in with this id then declares that it uses a token."""
     _TOKENS.add(token_id)
     for mechanism in ScramClient.MECHANISMS:
         register_sasl_mechanism(mechanism, _Mechanism, overwrite=True)

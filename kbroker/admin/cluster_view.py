@@ -1,7 +1,7 @@
 """A cluster at a glance: its brokers, its topics and the health of partitions, from one Metadata request.
 
-Owns the counts per topic. It computes them only once per answer, because an answer may have ten thousand topics. Never
-prints.
+Owns the counts per topic. The counts are computed only once per answer, because an answer may have ten thousand topics.
+Never prints.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ClusterView:
                 yield (topic.name, each.partition_index), each
 
     def leaders(self, topics: Sequence[str] | None = None) -> dict[Key, int]:
-        """Return the leaders of the partitions of all topics or of some; partitions without a leader are left out."""
+        """Return the leaders of partitions, of all topics or some; leave out partitions without a leader."""
         chosen = self.topics.values() if topics is None else [self.topics[name] for name in topics]
         return {
             (topic.name, each.partition_index): each.leader_id
@@ -93,7 +93,7 @@ def is_misled(partition: MetadataResponsePartition) -> bool:
 
 
 def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView:
-    """Request the metadata of all topics or some; topics that are missing or hidden by the broker are left out.
+    """Request the metadata of all or some topics; leave out topics that are missing, or that the broker hides.
 
     A request for all topics also returns views whose source is deleted, without partitions.
     """

@@ -45,7 +45,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 class _Forgetful(dict[Any, Any]):
-    """Replaces kafka-python 3.0's cache of coordinators, which keeps a coordinator even after it has moved."""
+    """Replaces kafka-python 3.0's cache of coordinators, which still names a broker after its groups have moved."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
@@ -142,7 +142,7 @@ def _unreachable(address: str, patience_s: float) -> str | None:
         return "no answer"
     except socket.gaierror as err:
         return "unknown host" if err.errno == socket.EAI_NONAME else str(err.strerror).lower()
-    except UnicodeError:  # a host name with an empty label, or one that is too long, raises this
+    except UnicodeError:  # raised for a host name that is too long or has an empty label
         return "unknown host"
     except OSError as err:
         return (err.strerror or str(err)).lower()
@@ -189,7 +189,7 @@ def in_words(err: KafkaError, connection: Connection) -> str:
 
 @contextmanager
 def patience(seconds: float | None) -> Iterator[None]:
-    """Set the number of seconds for which `patiently` retries; None does not change it."""
+    """Set the number of seconds for which `patiently` retries; None keeps the current number."""
     token = _patience.set(_patience.get() if seconds is None else seconds)
     try:
         yield

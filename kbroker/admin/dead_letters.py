@@ -44,13 +44,13 @@ _LONGEST: Final = 300
 _MOST_DIGITS: Final = 18
 _BYTES_AT_ONCE: Final = 256 * 1024
 _MOST_PIECES: Final = 16
-"""The number of bytes that one read of a partition of origin fetches. The number of partitions whose result is kept."""
+"""The bytes that one read of an original partition fetches, and the number of partitions whose result is kept."""
 _TOPIC_NAME: Final = "errors.deadletterqueue.topic.name"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a dead letter, and the reason why it is one. A field is None if no header with it is readable."""
+    """The origin of a dead letter, and the reason of its failure. A field is None if no readable header contains it."""
 
     topic: str | None
     partition: int | None
@@ -70,7 +70,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record of a dead letter topic, with its origin."""
+    """A record of a dead letter topic, with the origin that its headers name."""
 
     record: Found
     origin: Origin
@@ -112,14 +112,14 @@ def _number(text: str | None) -> int | None:
 
 
 def is_own_header(name: str) -> bool:
-    """Whether a header belongs to the dead letter (the reason why it is one), and not to the original record."""
+    """Whether a header describes the dead letter's origin or failure, and does not belong to the original record."""
     return name.startswith((SHARE, CONNECT))
 
 
 def mark_of(topic: str) -> str:
     """Return the name of a topic's group of replays.
 
-    Its committed offsets are the mark: everything before it is replayed.
+    The group's committed offsets are the mark: all dead letters before the mark are replayed.
     """
     return f"kbroker-deadletter-{topic}"
 
@@ -198,7 +198,7 @@ class Letters:
         self.bounds = {i: (first, min(end, ends[i])) for i, (first, end) in self.bounds.items() if i in ends}
 
     def read(self, begin: Mapping[int, int] | None = None, *, strict: bool = False) -> Iterator[DeadLetter]:
-        """Yield the committed dead letters of each partition in order, beginning at offsets.
+        """Yield the committed dead letters of each partition in order, beginning at the given offsets.
 
         A batch that cannot be read raises UnreadableBatch if `strict`; otherwise it is counted and skipped.
         """
@@ -274,7 +274,7 @@ def strangers_of(causes: list[Cause]) -> int:
 
 
 class Originals:
-    """Reads the records that dead letters refer to from their topics of origin."""
+    """Reads, from the topics of origin, the records to which dead letters refer."""
 
     def __init__(self, admin: Any) -> None:
         self._reader = PartitionReader(admin)
@@ -287,7 +287,7 @@ class Originals:
         return self._reader.topic(name)
 
     def of(self, letter: DeadLetter) -> tuple[bytes | None, bytes | None, Headers] | None:
-        """Return key, value and headers of the original record, or else of its copy; None if both are gone.
+        """Return the original record's key, value and headers, or those of its copy; None if both are gone.
 
         If the record at the place of origin differs from the copy, it is not the original: the topic was created anew.
         Raises AdminError if the record cannot be read now.
@@ -301,7 +301,7 @@ class Originals:
         return copy.key, copy.value, tuple(each for each in copy.headers if not is_own_header(each[0]))
 
     def told(self, letter: DeadLetter) -> tuple[tuple[bytes | None, bytes | None, Headers] | None, str | None]:
-        """Return the result of `of`; if it is None, also return the reason."""
+        """Return a record as `of` does; if there is none, also return the reason."""
         try:
             found = self.of(letter)
         except AdminError as error:

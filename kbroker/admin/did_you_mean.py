@@ -41,7 +41,7 @@ def no_such_group(admin: Any, name: str) -> str:
 def no_such_topic_config(keys: Iterable[str]) -> str:
     """Return a suggestion for refused topic configs: a key similar to the first unknown key, or an empty text.
 
-    The known keys are Kafka's; a broker may have further keys.
+    This function knows only Kafka's keys, although a broker may have further keys.
     """
     unknown = next((key for key in keys if key not in TOPIC), None)
     near = [] if unknown is None else difflib.get_close_matches(unknown, TOPIC, 1, 0.75)

@@ -1,7 +1,7 @@
 """Records of partitions by Fetch requests, with facts from their batches: transaction, codec, producer.
 
-Owns the request, and the rule that decides which records belong to aborted transactions. A fetch without records
-returns immediately, unless the caller requests a wait. Never joins a group and never commits.
+Owns the request, and the rule that decides which records belong to aborted transactions. A fetch waits for records only
+if the caller requests this. Never joins a group and never commits.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from kbroker.protocol.records import (
 )
 
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""The bytes of one answer; a larger batch is returned completely."""
+"""The maximum size in bytes of one answer; a single larger batch is still returned completely."""
 MOST_RECORDS: Final = 20_000
 MOST_KEPT: Final = 32 * 1024 * 1024
 """The limits of one fetch: its records, and the bytes of their keys and values. A fetch may end within a batch.
 
-A few kilobytes can decompress to hundreds of megabytes, or to a million records.
+The limits are needed because a few kilobytes can decompress to hundreds of megabytes, or to a million records.
 """
 _MOST_UNPACKED: Final = 128 * 1024 * 1024
 """The maximum size in bytes of one batch after decompression."""
@@ -67,7 +67,7 @@ class Found:
 
 
 class PartitionRefused(AdminError):  # noqa: N818 - an outcome
-    """A broker refuses to return records of a partition; `error` is the client's class of the reason."""
+    """A broker refuses to return records of a partition; `error` is kafka-python's exception class for the reason."""
 
     def __init__(self, key: Key, error: Any) -> None:
         super().__init__(f"{key[0]}-{key[1]}: {error_text(error)}")
@@ -94,7 +94,7 @@ class Piece:
     next_offset: int = 0
     """The offset at which the next fetch must begin."""
     end: int = 0
-    """The end offset for a reader. With `committed` it is the last stable offset; without, the high watermark."""
+    """The end offset for a reader. With `committed` it is the last stable offset, otherwise the high watermark."""
     begin: int = 0
     out_of_range: bool = False
     """Whether the requested offset is after the log's end or before its first record."""
@@ -113,8 +113,8 @@ def fetch(
 ) -> dict[Key, Piece]:
     """Fetch records of partitions from their leaders; raises AdminError, PartitionRefused and UnreadableBatch.
 
-    A piece ends before a batch that cannot be read; only a fetch that begins there raises UnreadableBatch. If the
-    broker throttles the client, the answer may lack partitions (KIP-219).
+    A result ends before a batch that cannot be read; only a fetch that begins at this batch raises UnreadableBatch. If
+    the broker throttles the client, the answer may lack partitions (KIP-219).
 
     `epochs` are the leaders' epochs: a former leader that does not know of its successor then returns an error. With
     `committed`, returns only committed records, and none after the start of an open transaction (as read_committed).

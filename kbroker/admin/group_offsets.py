@@ -1,6 +1,6 @@
 """The offsets of groups: reading and resetting committed offsets.
 
-Owns the choice of the offsets that a reset commits, and the rule that a group with members cannot be reset. Never
+Owns the choice of the offsets that a reset commits, and the rule that nobody can reset a group with members. Never
 prints.
 """
 
@@ -51,7 +51,7 @@ def committed_offsets(admin: Any, name: str) -> dict[TopicPartition, int]:
 
 
 class PartitionOffsets:
-    """Finds offsets of existing partitions; leaves out partitions whose leader does not know the offset."""
+    """Finds offsets of existing partitions; leaves out a partition if its leader does not know the offset."""
 
     def __init__(self, admin: Any, partitions: Iterable[TopicPartition]) -> None:
         self._admin = admin

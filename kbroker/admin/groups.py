@@ -1,7 +1,7 @@
 """Descriptions of groups of every type, as returned by their coordinators.
 
-Owns one form of description for all group protocols, the lag, and KIP-848's request ConsumerGroupDescribe, which
-kafka-python lacks. Never prints.
+Owns one form of description for all group protocols, and the computation of the lag. Owns KIP-848's request
+ConsumerGroupDescribe, which kafka-python lacks. Never prints.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] =
 def _answered(admin: Any, name: str) -> Any:
     """Describe one group.
 
-    Raises a retriable error while the group has no coordinator, because the client only returns a text.
+    While the group has no coordinator, this raises a retriable error; the client itself returns only a text.
     """
     group = admin.describe_groups([name])[name]
     if group["error"] is not None and any(each in group["error"] for each in _COORDINATOR_MOVING):
@@ -175,7 +175,7 @@ def _share_rows(admin: Any, name: str) -> list[dict[str, Any]]:
 
 
 def member_counts(admin: Any, kinds: Mapping[str, str | None]) -> dict[str, int]:
-    """Return the number of members of groups whose types are given; groups without an answer are left out."""
+    """Return the number of members of each group, given the groups' types; leave out groups without an answer."""
     found: dict[str, int] = {}
     classic = [name for name, kind in kinds.items() if kind not in ("consumer", "share", "streams")]
     with contextlib.suppress(kafka.errors.KafkaError):

@@ -1,6 +1,6 @@
 """The content of brokers' log directories, partition by partition, and the failures of directories.
 
-Owns the request to several brokers; an unreachable broker is left out. Never prints.
+Owns the requests to several brokers, and leaves out unreachable brokers. Never prints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LogDir:
     replicas: dict[Key, int] = field(repr=False)
     """The size in bytes of each replica, by partition."""
     moving: int
-    """The number of replicas that are moving into this directory from another one."""
+    """The number of replicas that are moving into this directory from another directory."""
 
     @property
     def used(self) -> int:

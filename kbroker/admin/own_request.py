@@ -1,7 +1,7 @@
 """Requests that kafka-python lacks, sent on kafka-python's connections, with its TLS, SASL and timeouts.
 
 Owns the form of such a request for kafka-python, the choice of the broker that receives it, and every use of the
-client's internals. Does not depend on a particular API.
+client's internals. Works for any API.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def ask_broker(
 ) -> Answer:
     """Send a message of kbroker.protocol to one broker; raises like `ask_coordinator`.
 
-    Use it only for APIs that every broker serves. It sends no request to a broker that serves only versions below
-    `at_least`, and it uses no version above `at_most`.
+    Use it only for APIs that every broker serves. This function sends no request to a broker that serves only versions
+    below `at_least`, and uses no version above `at_most`.
     """
     sent = _Request(request, at_least, at_most)
     body = admin._manager.run(_send_to, admin, node, sent)  # noqa: SLF001 - as above
@@ -183,7 +183,7 @@ class _Request:
 
 
 class _Header:
-    """A request's header. It also gives kafka-python the class that decodes the response."""
+    """A request's header. This object also gives kafka-python the class that decodes the response."""
 
     def __init__(self, header: RequestHeader, flexible: bool) -> None:
         self._header = header

@@ -1,7 +1,7 @@
 """A transaction of an operation: its producer, bounded waits, and the reasons of its failures.
 
-Owns the way in which kafka-python's transactional producer is opened and called. The transactional id names the
-operation and its object. So a second operation on the same object fences the first one, which then ends.
+Owns the opening and the calls of kafka-python's transactional producer. The transactional id names the operation and
+its object. So a second operation on the same object fences the first one, which then ends.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def in_time(call: Callable[[], object]) -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason of an error; the client may wrap the original error into a KafkaError with its own text."""
+    """Return the reason of an error; the client may have wrapped it into a KafkaError with another text."""
     cause = next((each for each in (error, *error.args) if hasattr(each, "errno")), None)
     if isinstance(cause, (ProducerFencedError, InvalidProducerEpochError)):
         return "another operation on the same topic has begun"

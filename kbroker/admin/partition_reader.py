@@ -1,7 +1,7 @@
 """Reads partitions one at a time from their current leaders.
 
 Owns the cache of topics, and the wait for a leader. Reads only the topic that the first request for a name found: a
-topic that is created anew under the same name is another topic. Never decides the meaning of a missing record.
+topic that is created anew under the same name is another topic. Never decides why a record is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TopicHidden(AdminError):  # noqa: N818 - an outcome
 
 
 class PartitionReader:
-    """Topics as they were at the first request for them, and the records of their partitions."""
+    """The topics that the first requests for their names found, and the records of the topics' partitions."""
 
     def __init__(self, admin: Any) -> None:
         self._admin = admin

@@ -90,7 +90,10 @@ def parse_replicas(text: str) -> list[int]:
 def drain_plan(
     broker_id: int, replicas: Mapping[Key, Sequence[int]], racks: Mapping[int, str | None]
 ) -> tuple[dict[Key, list[int]], list[Key]]:
-    """Return the new replicas of partitions without `broker_id`, and the partitions that no other broker can host."""
+    """Return the plan of a drain: new replicas for the partitions of `broker_id`, and the partitions that must stay.
+
+    A partition must stay if no other broker can host it.
+    """
     load = Counter(broker for each in replicas.values() for broker in each)
     targets: dict[Key, list[int]] = {}
     stuck: list[Key] = []

@@ -1,8 +1,8 @@
 """Profiles: named settings of a connection, each a file of client settings in the user's own directory.
 
-Owns their directory, and the warning if other users can read a secret in a profile. Owns the order of precedence if
-several sources define a connection: an address, a profile, a file and single settings. Never connects, and never shows
-a value.
+Owns the directory of profiles, and the warning if other users can read a secret in a profile. Owns the order of
+precedence if several sources define a connection. The sources are an address, a profile, a file, and single settings.
+Never connects, and never shows a value.
 
     ~/.config/kbroker/profiles/staging.properties       $XDG_CONFIG_HOME/kbroker/... if that is set
 
@@ -65,7 +65,10 @@ def existing(name: str) -> Path:
 
 
 def read_profile(name: str, warn: Warn) -> tuple[Path, dict[str, str]]:
-    """Return a profile's file and settings; warn if other users can read secrets in it. Raises AdminError."""
+    """Return a profile's file and settings; warn if the file contains secrets that other users can read.
+
+    Raises AdminError.
+    """
     path = existing(name)
     settings = read_file(path, "profile")
     has_secret = any(is_secret(key) and "${" not in text for key, text in settings.items())

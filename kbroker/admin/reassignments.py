@@ -1,4 +1,4 @@
-"""Moves of partitions in the format of Kafka's tools: the JSON of a reassignment, a proposal for one, and throttles.
+"""Moves of partitions in the format of Kafka's tools: the JSON of reassignments, their proposals, and throttles.
 
 Owns this JSON format, which kafka-reassign-partitions also reads and writes, and the throttles that a move needs. Never
 prints.
@@ -84,10 +84,10 @@ def as_document(replicas: Mapping[Key, Sequence[int]]) -> dict[str, Any]:
 def proposal(
     now: Mapping[Key, Sequence[int]], brokers: Sequence[int], racks: Mapping[int, str | None], *, by_rack: bool
 ) -> dict[Key, list[int]]:
-    """Return replicas of partitions on `brokers`, spread evenly; each partition keeps its number of replicas.
+    """Return new replicas of partitions, spread evenly over `brokers`; no partition changes its number of replicas.
 
-    The brokers get leaders in turn. Each further replica is on the next broker; with `by_rack`, on the next broker in
-    another rack if possible. Raises WrongInput if there are too few brokers.
+    The brokers become leaders of partitions in turn. Each further replica is on the next broker; with `by_rack`, on the
+    next broker in another rack if possible. Raises WrongInput if there are too few brokers.
     """
     order = sorted(brokers)
     begin = random.randrange(len(order))
@@ -107,7 +107,10 @@ def proposal(
 
 
 def move_directories(admin: Any, moves: Moves) -> int:
-    """Move replicas into the given directories on their brokers; return their number. Raises Failures."""
+    """Move replicas into the given directories on their brokers; return the number of these replicas.
+
+    Raises Failures.
+    """
     if not moves.directories:
         return 0
     requested = {TopicPartitionReplica(*where): path for where, path in moves.directories.items()}
@@ -128,7 +131,7 @@ def set_throttles(
     rate: int | None,
     directories_rate: int | None,
 ) -> None:
-    """Limit the bytes per second of a move, for leaders on the current brokers and for followers on the new brokers.
+    """Limit the bytes per second of a move: leaders on the current brokers send, followers on the new brokers fetch.
 
     Raises AdminError.
     """

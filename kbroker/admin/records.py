@@ -98,7 +98,10 @@ def assign(
 
 
 def at_time(consumer: Any, ends: Mapping[TopicPartition, int], time_ms: int) -> dict[TopicPartition, int]:
-    """Return the offset of each partition's first record at or after a time; its end offset if all are older."""
+    """Return the offset of each partition's first record at or after a time.
+
+    If all records are older, it is the end offset.
+    """
     found = consumer.offsets_for_times(dict.fromkeys(ends, time_ms))
     return {each: ends[each] if at is None else at.offset for each, at in found.items()}
 
@@ -141,7 +144,7 @@ _PATIENCE_S: Final = 10.0
 class AsItIs(Serializer):  # type: ignore[misc]
     """A serializer that changes nothing.
 
-    Without any serializer, the client refuses records whose key and value are None.
+    A client without a serializer refuses records whose key and value are None.
     """
 
     def serialize(self, topic: str, headers: object, data: tuple[bytes | None]) -> bytes | None:  # noqa: ARG002

@@ -22,7 +22,7 @@ from kbroker.schema_registry.formats.common import InvalidSchema, Schema
 from kbroker.schema_registry.formats.parsing import parse
 
 MAGIC: Final = b"\0"
-"""The first byte of Confluent's framing. After it follow the schema id, in four bytes, and the value."""
+"""The first byte of Confluent's framing. The schema id, in four bytes, and the value follow."""
 _MOST: Final = 500
 _MOST_REFERENCES: Final = 1_000
 _ASK_AGAIN_S: Final = 10.0
@@ -45,7 +45,7 @@ class RegistryPlace:
 
 
 class RegistrySchemas:
-    """The schemas of one registry. Its methods block, so call them in a thread."""
+    """The schemas of one registry. The methods block, so call them in a thread."""
 
     def __init__(self, registry: SchemaRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = registry
@@ -61,10 +61,9 @@ class RegistrySchemas:
         return self._kept(number, "ids")
 
     def of_token(self, token: bytes) -> Schema | str:
-        """Return the schema of the id at the start of a framed value or header, or the reason why there is none.
+        """Return the schema whose id begins a framed value or header, or the reason why there is no schema.
 
-        Raises AdminError if the registry does not answer, or refuses the login. In these cases the bytes may be
-        correct.
+        Raises AdminError if the registry does not answer, or refuses the login: then the bytes may still be correct.
         """
         fault = framing.fault_of(token)
         if fault is not None:

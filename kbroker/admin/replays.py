@@ -5,8 +5,8 @@ records together with the mark, so that no record is lost or written twice, howe
 committed offsets of a group that only replays use (dead_letters.mark_of). Never prints.
 
 A dead letter is replayed to the partition of its origin, in the order of the dead letter topic. A dead letter that
-cannot be replayed stops the replay before it begins, unless the caller skips such dead letters. If a topic refuses a
-record, for example after a check of schemas, the replay stops before the transaction that contains this record.
+cannot be replayed stops the replay before it begins, if the caller does not skip such dead letters. If a topic refuses
+a record, for example after a check of schemas, the replay stops before the transaction that contains this record.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ _OTHERS: Final = "(others)"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The dead letters to replay, and the options of the replay. By default these are all that are not replayed yet."""
+    """The dead letters to replay, and the options of the replay.
+
+    By default these are all dead letters that are not replayed yet.
+    """
 
     topic: str
     to: str | None = None
@@ -61,7 +64,7 @@ class Wanted:
     keep_headers: bool = False
     """Whether to keep the headers that describe why the record became a dead letter."""
     skip: bool = False
-    """Whether to skip dead letters that cannot be replayed; the skipped ones then count as replayed."""
+    """Whether to skip dead letters that cannot be replayed. Skipped dead letters count as replayed."""
     before: Mapping[int, int] | None = None
     """The ends of the partitions in a preview; later dead letters are not replayed."""
     mark: Mapping[int, int] | None = None
@@ -111,7 +114,7 @@ class _Refused(Exception):  # noqa: N818 - an outcome
     def __init__(self, part: list[Step]) -> None:
         super().__init__()
         self.part = part
-        """All dead letters of the transaction; each refused one has a problem."""
+        """All dead letters of the transaction; each refused dead letter has a problem."""
 
 
 class Replay:
@@ -140,7 +143,10 @@ class Replay:
 
     @property
     def mark(self) -> Mapping[int, int]:
-        """The offset of each partition before which everything is replayed. It is read once, and again by `execute`."""
+        """The offset of each partition before which everything is replayed.
+
+        The mark is read once, and again by `execute`.
+        """
         if self._mark is None:
             self._mark = replayed_to(self._admin, self._wanted.topic)
         return self._mark
@@ -290,7 +296,7 @@ class Replay:
 
 
 def _sent(producer: Any, part: list[Step]) -> tuple[list[Any], KafkaError | None]:
-    """Send records until the client refuses one; return the sent ones and the client's error.
+    """Send records until the client refuses one; return the sent records and the client's error.
 
     After a refusal the client accepts no further record.
     """
@@ -310,7 +316,8 @@ def _sent(producer: Any, part: list[Step]) -> tuple[list[Any], KafkaError | None
 def _why_refused(sent: Any) -> str | None:
     """Return why a topic refused this record.
 
-    Returns None if the topic refused nothing, or the whole batch for another record or another reason.
+    Returns None if the topic refused nothing, or if it refused the whole batch because of another record or for another
+    reason.
     """
     error: Any = None
     with suppress(KafkaError):
@@ -326,7 +333,10 @@ def _why_refused(sent: Any) -> str | None:
 
 
 def _with_problem(step: Step, why: str | None) -> Step:
-    """Return the step; without a target, if the topic has refused its record."""
+    """Return the step.
+
+    If the topic has refused the step's record, the returned step has a problem instead of a target.
+    """
     if why is None:
         return step
     return step._replace(topic=None, partition=-1, problem=f"topic {step.topic} refuses its record: {why}")
@@ -381,7 +391,7 @@ def _parts(steps: Iterator[Step]) -> Iterator[list[Step]]:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """The dead letters of a partition to purge, from `first_offset` up to the one before `before_offset`."""
+    """The dead letters of a partition to purge, from `first_offset` on, and before `before_offset`."""
 
     partition: int
     first_offset: int

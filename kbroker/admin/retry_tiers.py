@@ -19,7 +19,7 @@ from kbroker.admin.topics import create_topics, existing_topics
 
 DELAY: Final = "delivery.delay.ms"
 NAMINGS: Final = ("delay", "spring")
-"""The forms of a tier's name: `orders-retry-5s`, or `orders-retry-5000` as in Spring's @RetryableTopic."""
+"""The forms of a tier's name: `orders-retry-5s`, or `orders-retry-5000` (ms) as in Spring's @RetryableTopic."""
 _RETENTION: Final = "retention.ms"
 _LONGEST_MS: Final = 2**63 - 1
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -60,8 +60,8 @@ def create_tiers(
 ) -> list[Tier]:
     """Create the tiers of a topic and its dead letter topic, with the topic's partitions and replicas.
 
-    Topics that exist with the same delay stay as they are. Raise AdminError, and create nothing, if another topic has
-    one of the names, or if one of the topics would be refused.
+    Topics that exist with the same delay stay as they are. If another topic has one of the names, or if the cluster
+    would refuse one of the topics, this function raises AdminError and creates nothing.
     """
     source = existing_topics(admin, [topic]).get(topic)
     if source is None:
@@ -108,7 +108,7 @@ def _default_dead_letter(topic: str, naming: str) -> str:
 
 
 def _retention(source_ms: int, delay_ms: int) -> int:
-    """Return a tier's retention.ms (-1: unlimited). It must be longer than the delay."""
+    """Return a tier's retention.ms (-1: unlimited). The retention must be longer than the delay."""
     total = max(source_ms, 1) + delay_ms
     return total if source_ms >= 0 and total <= _LONGEST_MS else -1
 
@@ -116,7 +116,10 @@ def _retention(source_ms: int, delay_ms: int) -> int:
 def _wanted(
     admin: Any, topic: str, delays: Sequence[str], dead_letter: str, naming: str
 ) -> dict[str, Mapping[str, str]]:
-    """Return the configs of each topic. A tier keeps a record after its delay as long as the source keeps it."""
+    """Return the configs of each topic.
+
+    After the delay, a tier keeps a record for as long as the source topic keeps its records.
+    """
     found = topic_config(admin, [topic], _RETENTION).get(topic)
     if found is None:
         raise AdminError(f"the configs of {topic} cannot be read, and its tiers need its {_RETENTION}")

@@ -1,8 +1,8 @@
 """Schedule topics of any cluster: their pending records, the times at which they fire, and cancelling them.
 
 Owns the reading of a topic up to its present end. The topic's records and its leaders' marks determine which records
-are pending (kbroker/schedules/pending.py). This takes the time that the reading of the topic takes, and some 250 bytes
-of memory for each pending record. Never prints.
+are pending (kbroker/schedules/pending.py). Finding the pending records takes as long as reading the topic, and some 250
+bytes of memory for each of them. Never prints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TARGET: Final = "schedule.target.topic"
 _BYTES_OF_ONE: Final = 64 * 1024
 NEXT_TIMES: Final = 5
 _TIMES_MORE: Final = 10
-"""The factor by which the search for records with an error examines more records than are wanted."""
+"""To find the wanted number of records with an error, a search examines this multiple of the number."""
 
 
 class NoScheduleTopic(AdminError):  # noqa: N818 - an outcome
@@ -192,7 +192,7 @@ class ScheduleTopic:
         return sum(len(each.failures) for each in self.partitions.values())
 
     def late(self, now_ms: int) -> int:
-        """Return the number of records that should have fired before a time."""
+        """Return the number of pending records that should have fired before a time."""
         return sum(due_ms < now_ms for each in self.partitions.values() for due_ms in each.due.values())
 
     def is_failed(self, place: Place) -> bool:
@@ -259,7 +259,7 @@ class ScheduleTopic:
 
 
 def _replay(pending: PendingRecords, piece: Piece, begin: int, end: int, *, records: bool) -> None:
-    """Replay the result of a fetch in the order of offsets; without `records`, replay only marks about deliveries."""
+    """Replay the result of a fetch in the order of offsets; without `records`, replay only the marks of deliveries."""
     controls = iter([each for each in piece.controls if begin <= each.offset < end])
     control = next(controls, None)
     for record in piece.records if records else ():
@@ -326,8 +326,8 @@ def cancel_at(admin: Any, connection: Connection, place: Place, most_s: float) -
 def cancel(admin: Any, connection: Connection, topic: str, keys: Sequence[bytes]) -> list[Place]:
     """Cancel the pending records with these keys, by writing records without value; return the places of these records.
 
-    A record whose delivery has begun is still delivered, but does not repeat. If no record is pending with one of the
-    keys, it raises AdminError and cancels nothing.
+    A record whose delivery has begun is still delivered, but does not repeat. If one of the keys has no pending record,
+    this function raises AdminError and cancels nothing.
     """
     state = ScheduleTopic(admin, topic)
     found = {key: state.find(key) for key in keys}

@@ -12,12 +12,12 @@ Owns the steps of a change, so that instances assign dense and unique ids withou
                 EndTxn can leave out the marker, and the next abort would then discard the records (FINDINGS.md)
 
 An instance that no other instance has fenced begins at "join". After a failure it begins at "take over". If the outcome
-of the commit is unknown, it finds the outcome in the log, and decides the change again only if it was not made. A
-change that writes nothing needs no transaction.
+of the commit is unknown, the instance finds it in the log. It decides the change again only if the log does not contain
+the change. A change that writes nothing needs no transaction.
 
 Decides how recent the state behind an answer is. The state contains every change that this instance acknowledged.
-Changes of other instances arrive through a fetch that always waits at the log's end. Before this instance answers that
-something does not exist or is refused, it reads to the end of the log once more.
+Changes of other instances arrive through a fetch that always waits at the log's end. Before a negative answer
+(something does not exist, or a change is refused), this instance reads to the end of the log once more.
 
 The state belongs to the loop that called `open`; the client waits on two threads of its own. Does not use HTTP.
 """
@@ -57,7 +57,7 @@ _LOOK_S: Final = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 _MOST_WAITING: Final = 1_000
 _AT_ONCE: Final = 50
-"""The number of records that are replayed between two turns of the loop."""
+"""The number of records that are replayed before other work of the event loop may run."""
 _ENDS: Final = "The registry ends"
 _CLOSE_S: Final = 0.25
 """The seconds for which `close` waits for each thread. A thread that is still connecting ends by itself later."""
@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _Change:
-    """A change that waits for its turn, at most until a time on the loop's clock."""
+    """A change that waits until the earlier changes are made, at most until a time on the loop's clock."""
 
     decide: Callable[[RegistryShard], Outcome]
     future: asyncio.Future[Any]
@@ -81,7 +81,7 @@ class _Change:
     """The reason why the last try failed."""
 
     def answer(self, reply: Any) -> None:
-        """Set the reply, unless nobody waits for it any more."""
+        """Set the reply if anybody still waits for it."""
         if not self.future.done():
             self.future.set_result(reply)
 
@@ -241,7 +241,7 @@ class KafkaStore:
     # -- reading
 
     async def _follow(self) -> None:
-        """Read the records of other instances as soon as they are committed."""
+        """Read the records that other instances write, as soon as these records are committed."""
         pause = _FIRST_PAUSE_S
         while True:
             replayed = self._replayed
@@ -267,7 +267,7 @@ class KafkaStore:
             pause = _FIRST_PAUSE_S
 
     async def _replay_again(self) -> None:
-        with contextlib.suppress(AdminError):  # the next turn of `_follow` tries again
+        with contextlib.suppress(AdminError):  # `_follow` tries again later
             await self._catch_up()
             self._is_current.set()
 
@@ -427,4 +427,4 @@ class KafkaStore:
 
 
 class _Behind(AdminError):  # noqa: N818 - an outcome
-    """Readers of committed records do not reach the log's end."""
+    """An open transaction hides the records at the log's end from readers of committed records."""

@@ -63,7 +63,10 @@ class SchemaRegistry:
             raise WrongInput(f"{ca}: {error}") from None
 
     def ask(self, method: str, *path: object, body: Any = None, **query: object) -> Any:
-        """Send a request; return the answer. Names in the path may contain any characters; drops queries of None."""
+        """Send a request; return the answer. Names in the path may contain any characters.
+
+        Query parameters with the value None are omitted.
+        """
         where = "".join(f"/{quote(str(part), safe='')}" for part in path)
         given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
         sent = {name: value for name, value in given.items() if value is not None}
@@ -85,7 +88,7 @@ class SchemaRegistry:
             raise AdminError(f"{self.url} is no schema registry: {error}") from None
 
     def level(self, subject: str | None = None) -> str | None:
-        """Return the compatibility level of a subject, or the global one; None if the login may not read it."""
+        """Return a subject's compatibility level, or the global level; None if the login may not read the level."""
         try:
             found = self.ask("GET", "config", *([] if subject is None else [subject]), defaultToGlobal=True)
         except Forbidden:

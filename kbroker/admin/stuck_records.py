@@ -1,9 +1,9 @@
 """Records that groups do not get past: listing them, and letting a group skip one.
 
-Owns the request to all brokers: kbroker returns these records in the list of groups, other Kafkas do not. Owns the
-skip: one transaction copies the record to a dead letter topic and commits the offset after it. So the record is neither
-lost nor copied twice, and the group may have members: their next owner of the partition reads the new offset. The copy
-has the headers of a share group's dead letters (KIP-1191), for `kbroker deadletter`. Never skips by itself.
+Owns the request to all brokers: kbroker returns these records in the list of groups, but Apache Kafka does not. Owns
+the skip: one transaction copies the record to a dead letter topic and commits the offset after it. So the record is
+neither lost nor copied twice. The group may have members: the next member that owns the partition reads the new offset.
+The copy has the headers of a share group's dead letters (KIP-1191), for `kbroker deadletter`. Never skips by itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class StuckRecord:
 
     @property
     def has_running_reader(self) -> bool:
-        """Whether a member reads the record again and again. That member's own position is not that of the group."""
+        """Whether a member reads the record again and again.
+
+        That member's position then differs from the group's offset.
+        """
         return self.cause == _READ_AGAIN
 
 
@@ -116,8 +119,8 @@ class Skip:
 def plan_skip(admin: Any, group: str, place: tuple[str, int] | None, to: str | None, *, drop: bool) -> Skip:
     """Return the skip of the record that a group does not get past.
 
-    If there are several, `place` is the partition. The copy goes to `to`, by default to dlq.TOPIC; with `drop` there is
-    no copy. Raises AdminError.
+    If there are several such records, `place` names the partition of one. The copy goes to `to`, by default to
+    dlq.TOPIC; with `drop` there is no copy. Raises AdminError.
     """
     found = [each for each in stuck_records(admin, [group]) if place in (None, (each.topic, each.partition))]
     if not found:

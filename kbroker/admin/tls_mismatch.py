@@ -1,4 +1,4 @@
-"""The reasons, visible in a TLS handshake, why a client can connect to an address but is not served there.
+"""The reasons why a client can connect to an address but is not served, as far as a TLS handshake shows them.
 
 Owns one TLS handshake that trusts any certificate and sends no data. Never prints.
 """

@@ -1,7 +1,7 @@
 """The two tiers of topics in any cluster: the offsets and bytes on the brokers' disks and in remote storage (KIP-405).
 
-Owns the reading of `__remote_log_metadata`, where brokers record each remote segment. This takes as long as the reading
-of the topic, and some 200 bytes of memory for each segment of the requested topics. Never asks the store itself, and
+Owns the reading of `__remote_log_metadata`, in which brokers record each remote segment. Each call reads this whole
+topic, and needs some 200 bytes of memory for each segment of the requested topics. Never asks the store itself, and
 never prints.
 """
 
@@ -58,18 +58,18 @@ class PartitionTiers:
     remote_bytes: int | None
     """The bytes of the segments that can be read from remote storage."""
     remote_segments: int | None
-    """The number of these segments."""
+    """The number of segments that can be read from remote storage."""
     unfinished: int | None
     """The number of segments whose copy or deletion has begun and not ended."""
 
 
 @dataclass(slots=True)
 class Tiers:
-    """The result for several topics."""
+    """The tiers of several topics' partitions, and the reasons why some of them are unknown."""
 
     partitions: list[PartitionTiers] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
-    """Why something is unknown."""
+    """The reasons why some offsets or bytes are unknown."""
 
 
 class _Segments:
@@ -95,7 +95,7 @@ class _Segments:
 
     @property
     def totals(self) -> tuple[int, int, int]:
-        """The bytes and the number of readable segments, and the number of the others."""
+        """The bytes and the number of readable segments, and the number of segments that are not readable."""
         sizes = [size for state, size in self._known.values() if state is _READABLE]
         return sum(sizes), len(sizes), len(self._known) - len(sizes)
 
@@ -108,7 +108,7 @@ def tiered_topics(admin: Any) -> list[str]:
 
 
 def topic_tiers(admin: Any, names: Sequence[str]) -> Tiers:
-    """Return the tiers of the partitions of some topics; a partition without a leader is a trouble only.
+    """Return the tiers of topics' partitions. A partition without a leader is named in `troubles`, and raises no error.
 
     Raises AdminError for views, and for unknown topics.
     """

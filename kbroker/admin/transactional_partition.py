@@ -1,12 +1,12 @@
 """One partition of any Kafka, written in transactions under a fixed transactional id, and read committed.
 
 Owns the requests of a transaction and their order: InitProducerId fences the writer that used the id before; then for
-each transaction AddPartitionsToTxn, Produce, EndTxn. Owns the connection, and opens a new one after each failure. Uses
-the versions of transactions before KIP-890, which every broker since 0.11 serves. Never decides what to write, and does
-not know the meaning of a record.
+each transaction AddPartitionsToTxn, Produce, EndTxn. Owns the connection, and opens a new connection after each
+failure. Uses the versions of transactions before KIP-890, which every broker since 0.11 serves. Never decides what to
+write, and does not know the meaning of a record.
 
-All methods wait for the network, so they belong on a thread. Two calls at the same time are not allowed, except that
-any thread may call `close`, which also ends a method that waits.
+All methods wait for the network, so they belong on a thread. Only one method may run at a time. The exception is
+`close`: any thread may call it at any time, and it ends a method that waits.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class TransactionalPartition:
         self._sequence = 0
         self._closed = False
         self.topics_seen = 0
-        """The number of topics with this name that were found so far; it increases when the topic was created anew."""
+        """The number of topics with this name so far. A topic that was created anew counts again."""
 
     # -- the steps of a writer; all raise Fenced, TooLarge, PartitionDenied and Unanswered
 
@@ -187,8 +187,8 @@ class TransactionalPartition:
             request = ProduceRequest(self._id, -1, _REQUEST_MS, [data])
             answer = ask_broker(self._client(), self._leader(view), request, ProduceResponse, at_most=_PRODUCE)
             found = answer.responses[0].partition_responses[0]
-            # The broker recognizes a repeated batch by its sequence number: it writes it once, and returns the first
-            # offset.
+            # The broker recognizes a repeated batch by its sequence number, writes the batch once, and returns the
+            # first offset.
             return found.error_code, found.base_offset
 
         base: int = self._patiently("write", ask)

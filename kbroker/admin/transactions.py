@@ -104,7 +104,7 @@ def _list(
 
 
 def described(admin: Any, transactional_id: str) -> tuple[int, TransactionState] | None:
-    """Return the coordinator of an id, and the coordinator's description of it; None if the id does not exist."""
+    """Return the coordinator of an id, and the coordinator's description of the id; None if the id does not exist."""
 
     def ask() -> tuple[int, str | None, tuple[int, TransactionState] | None]:
         coordinator = _coordinator(admin, transactional_id)
@@ -140,7 +140,7 @@ def _coordinator(admin: Any, transactional_id: str) -> int:
 
 
 def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[Key, list[ProducerState]]]:
-    """Yield a broker's producer states of partitions; raises AdminError."""
+    """Yield the states of producers that a broker has for partitions; raises AdminError."""
     topics: dict[str, list[int]] = {}
     for topic, index in wanted:
         topics.setdefault(topic, []).append(index)
@@ -154,7 +154,7 @@ def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[
 
 
 def hanging(admin: Any, wanted: dict[Key, int], older_than_ms: int) -> list[Open]:
-    """Return transactions that have been open on leaders for longer than a time, and that no coordinator knows."""
+    """Return the transactions that no coordinator knows and that have been open on leaders for longer than a time."""
     now_ms = time.time() * 1000
     found: list[Open] = []
     for broker in sorted({leader for leader in wanted.values() if leader >= 0}):

@@ -1,4 +1,4 @@
-"""Waiting until a change is visible: a change of topics on every broker, one of configs on the broker of the request.
+"""Waiting until a change is visible: topics on every broker, configs on the broker that received the request.
 
 The controller answers as soon as it has made the change. The other brokers receive the change a moment later, and the
 next command may send its request to one of them. Never fails, because the change is already made.
@@ -57,7 +57,7 @@ def wait_for_preferred_leaders(admin: Any, keys: Iterable[Key]) -> None:
 
 
 def wait_for_configs(visible: Callable[[], bool]) -> None:
-    """Wait until new values of configs are visible, according to `visible`."""
+    """Wait until `visible` returns that the new values of configs are readable."""
     deadline = time.monotonic() + _PATIENCE_FOR_CONFIGS_S
     while not visible() and time.monotonic() < deadline:
         time.sleep(_PAUSE_S)

@@ -126,7 +126,7 @@ class SharePeers(NamedTuple):
     letters: PeersByNode | None = None
     rereads: PeersByNode | None = None
     schedules: PeerPool | None = None
-    """For records from schedule topics: several connections to each broker, so that no target delays another one."""
+    """For records from schedule topics: several connections to each broker, so that no target delays another target."""
 
 
 class Node(LogEvents, ABC):
@@ -154,7 +154,7 @@ class Node(LogEvents, ABC):
         self.metadata = metadata
         self.addresses: list[Address] = []
         self.failed: asyncio.Future[str] = loop.create_future()
-        """A future of the reason for a stop: all log directories, or that of the metadata, have failed."""
+        """A future of the reason for a stop: all log directories, or the directory with the metadata, have failed."""
         self.replicas = replicas
         self.registry: RegistryService | None = None
         """The schema registry, once `open_registry` has opened one."""
@@ -430,13 +430,16 @@ class Node(LogEvents, ABC):
         return credential_of(self.metadata.state.user_configs, user, mechanism)
 
     def _forget_share_partition(self, group: str, topic_id: bytes, index: int) -> None:
-        """Drop the local state of a share partition that was deleted or replaced. The new state is read when needed."""
+        """Drop the local state of a share partition that was deleted or replaced.
+
+        A new state is read when it is needed.
+        """
         hosted = self._share.get(group, topic_id, index)
         if hosted is not None:
             hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _led_for_share(self, topic: str, index: int) -> Partition:
-        """Return the partition that has the records of a topic, if this broker leads it. Raises ApiError."""
+        """Return a topic's partition, or a view's source partition, if this broker leads it. Raises ApiError."""
         view = self.views.topic(topic)
         return self.replicas.leader(topic if view is None or view.source is None else view.source, index)
 
@@ -451,7 +454,10 @@ class Node(LogEvents, ABC):
     # --- events of the logs
 
     def move_ready(self) -> None:
-        """Continue a move on the event loop. The thread of the move calls this; the loop may be closed by then."""
+        """Continue the move of a log to another directory, on the event loop.
+
+        The move's thread calls this; the loop may be closed by then.
+        """
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
 

@@ -347,7 +347,7 @@ class ClusterNode(Node):
             self._membership.away,
             lambda: self.controller.is_alone,
         )
-        self.replica_manager.stop_fetching()  # only now: leaders wait for this replica until it left the ISR
+        self.replica_manager.stop_fetching()  # only now: leaders wait for this replica until it has left the ISR
 
     # --- queries of the parts
 

@@ -5,8 +5,8 @@ the retries, and the counts. share_partition/ decides which records become dead 
 
 A dead letter is a record with six headers that describe the source record. With
 errors.deadletterqueue.copy.record.enable it also has the key and the value of the source record, but never its headers.
-Its partition is the source partition's number modulo the number of partitions. Dead letters that cannot be written
-after some tries are dropped and logged.
+The dead letter's partition is the source partition's number modulo the number of partitions. Dead letters that cannot
+be written after some tries are dropped and logged.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def _pause(ms: float) -> None:
 
 
 class DeadLetterWriter:
-    """The `DeadLetters` of a broker. `pause` waits for a number of ms."""
+    """Implements `DeadLetters` for a broker's share groups. `pause` waits for a number of ms."""
 
     def __init__(
         self,

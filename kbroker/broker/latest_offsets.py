@@ -58,7 +58,8 @@ class LatestOffsets:
     async def of(self, topic: str, indexes: Iterable[int]) -> dict[int, LatestOffset]:
         """Return the latest offset of each of a topic's partitions. For a view, return the latest offset of its source.
 
-        A share group archives the source's records that do not match, so such records are no lag after their check.
+        A share group archives the source's records that do not match the view, so they do not count as lag after their
+        check.
         """
         found = await self.of_all((topic, index) for index in indexes)
         return {index: latest for (_, index), latest in found.items()}

@@ -93,7 +93,7 @@ class LocalMarkers:
 async def _gather(
     answers: dict[TopicPartition, ErrorCode], waiting: dict[TopicPartition, Awaitable[ErrorCode]]
 ) -> Answers:
-    """Wait for all partitions concurrently, so that each has the complete timeout."""
+    """Wait for all partitions concurrently, so that each partition has the complete timeout."""
     answers.update(zip(waiting, await asyncio.gather(*waiting.values()), strict=True))
     return answers
 

@@ -29,7 +29,7 @@ _RETRY_SECONDS = 0.1
 
 
 class FollowsSession(Protocol):
-    """A component that reacts to the end of the session and to a new one: the controller.
+    """A component that reacts to the end of the session and to a new session: the controller.
 
     No other component needs these events. This broker continues to lead its partitions until it learns of new leaders,
     and each user of watches is itself notified of a new session.
@@ -56,7 +56,7 @@ async def connect(config: BrokerConfig) -> ZooKeeperTree:
 
 
 async def prepare(tree: MetadataTree) -> str:
-    """Create the missing znodes, among those that every broker creates. Return the cluster's id, which may be new.
+    """Create the znodes that every broker creates, if they are missing. Return the cluster's id, which may be new.
 
     Raises ConfigError for an unreadable cluster id, Unreachable, Denied.
     """

@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 TIMEOUT_MS: Final = 30_000
 """The time in ms within which the other replicas must commit a batch (ShareGroupDLQStateManager)."""
 _VERSION: Final = 9
-"""The version of Produce between brokers. Every broker of a cluster on ZooKeeper serves it. It has topic names."""
+"""The version of Produce between brokers.
+
+Every broker of a cluster on ZooKeeper serves this version, which has topic names.
+"""
 _VERSION_OF_IDS: Final = 13
 """A version of Produce that has topic ids. Brokers of Apache Kafka on ZooKeeper do not serve it."""
 _ACKS_ALL: Final = -1
@@ -136,7 +139,7 @@ class PeerPool:
 class ProduceAnywhere:
     """Produces into partitions led by any broker of a cluster.
 
-    `leader_of` returns a partition's leader, and None or -1 if there is none.
+    `leader_of` returns a partition's leader, and None or -1 if there is no leader.
     """
 
     def __init__(

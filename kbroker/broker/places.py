@@ -26,7 +26,7 @@ class Places:
 
     @asynccontextmanager
     async def place(self, broker: Hashable) -> AsyncIterator[None]:
-        """Wait for a place for work with a broker, and keep it until the context ends."""
+        """Wait for a place for work with a broker, and keep the place until the `with` block ends."""
         own = self._of.setdefault(broker, asyncio.Semaphore(self._each))
         self._users[broker] = self._users.get(broker, 0) + 1
         try:

@@ -42,7 +42,7 @@ _AT_ONCE, _AT_ONCE_EACH = 16, 4
 
 
 class RefusedRecords:
-    """The `DeadLetters` of a broker's record checks."""
+    """Implements `DeadLetters` for a broker's record checks."""
 
     def __init__(self, metadata: ClusterMetadata, own: OwnProduce) -> None:
         self._metadata = metadata

@@ -37,9 +37,10 @@ _ANSWER_MS: Final = 5_000
 
 
 class SchemasSource:
-    """The topic at its leader. `reading` are connections for fetches, which wait; `asking` are for short requests.
+    """The topic, read from its leader.
 
-    `create` creates the topic. It raises RegistryError if the topic exists but cannot store schemas.
+    `reading` are connections for fetches, which wait; `asking` are for short requests. `create` creates the topic. It
+    raises RegistryError if the topic exists but cannot store schemas.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class Pause:
 
 
 class SharePersister:
-    """The `Persister`. `peers` are the other brokers of a cluster; `pause` waits for a number of ms."""
+    """Implements `Persister`. `peers` are the other brokers of a cluster; `pause` waits for a number of ms."""
 
     def __init__(
         self,
@@ -149,8 +149,8 @@ class SharePersister:
     ) -> A:
         """Return an answer. A request with a temporary error is retried, up to a limit.
 
-        `here` calls this broker's share coordinator. `wanted` creates the partition for a request to another
-        coordinator.
+        `here` calls this broker's share coordinator. `wanted` creates the request's element for the partition, for a
+        coordinator on another broker.
         """
         until_ms = self._clock.monotonic_ms() + PATIENCE_MS
         answer = await self._ask(operation, place, here, wanted)

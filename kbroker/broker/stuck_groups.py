@@ -106,7 +106,7 @@ class StuckGroups:
         self._again: dict[tuple[_Key, Client, int], int] = {}
         """The number of looks in a row that have found the same fetch."""
         self._newest: WeakKeyDictionary[GroupShard, int] = WeakKeyDictionary()
-        """The newest record with a commit in each shard, at the time of the last look."""
+        """The newest commit's record in each shard (partition of the offsets topic), at the time of the last look."""
         self._looks_to_ask = 0
         """The number of looks after which the other brokers are asked again."""
         self._looking: asyncio.Task[None] | None = None
@@ -211,10 +211,10 @@ class StuckGroups:
         self._offsets.keep_only(READ_AGAIN, found)
 
     async def _rereads_elsewhere(self) -> list[Reread]:
-        """Return the evidence of the other brokers, without brokers that do not answer.
+        """Return the evidence of the other brokers; leave out brokers that do not answer.
 
-        No broker is asked while each group with members advances or has read all records. Brokers without evidence are
-        asked again only when they could have new evidence.
+        No broker is asked while every group with members advances, or has read all records. Brokers without evidence
+        are asked again only when they could have new evidence.
         """
         standing = await self._hosts_where_offsets_stand()
         self._looks_to_ask -= 1
@@ -252,7 +252,7 @@ class StuckGroups:
         return partition is not None and partition.log.high_watermark <= offset
 
     def _hosts(self, topic: str, index: int) -> set[int]:
-        """Return the brokers that could have evidence of repeated fetches; none for a view."""
+        """Return the brokers that could have evidence of repeated fetches. For a view there are none."""
         known = self._state().topics.get(topic)
         partition = None if known is None or known.source is not None else self._state().partition(topic, index)
         return set() if partition is None else set(partition.replicas)

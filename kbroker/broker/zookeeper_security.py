@@ -26,7 +26,7 @@ _SECRET: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens"
 
 
 def rights_of_others(path: str) -> Others:
-    """Return the rights on a znode of clients that are not brokers, if `zookeeper.set.acl` restricts access."""
+    """Return the rights that other clients than brokers have on a znode, if `zookeeper.set.acl` restricts access."""
     if path == _PUBLIC:
         return Others.CHANGE
     return Others.NOTHING if path.startswith(_SECRET) else Others.READ

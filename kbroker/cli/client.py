@@ -73,7 +73,7 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
 def confirm(question: str) -> None:
     """Request a confirmation before a change.
 
-    "No" and Ctrl-C end the verb. If nobody can answer, it fails with the remedy.
+    "No" and Ctrl-C end the verb. If nobody can answer, the verb fails, and its message names the remedy.
     """
     try:
         if not click.confirm(question, err=True):

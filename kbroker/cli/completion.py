@@ -1,8 +1,8 @@
 """`kbroker completion`: the scripts for shells to complete verbs, options, their choices and names in the cluster.
 
 The scripts, and their calls of this command, are click's. Owns the completion of the names of topics, groups, brokers
-and profiles, from the cluster that the verb would use. Owns the short time for which a shell may wait. Never reports a
-failure: it then suggests nothing.
+and profiles, from the cluster that the verb would use. Owns the short time for which a shell may wait. After a failure
+it suggests nothing, and does not report the failure.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _OFFSET_HELP: Final = "The start: beginning, end, N, -N before the end, +N after
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The start of reading: an `edge`, a `number` of records from an edge, an offset, or a time in ms."""
+    """The start of reading: the beginning, the end, a distance from one of them, an offset, or a time in ms."""
 
     kind: str
     number: int = 0

@@ -124,8 +124,8 @@ def _records(command: click.Command, context: click.Context) -> Records:
         record = parameter.get_help_record(context)
         if record is not None:
             found[record[0]] = record[1]
-    # Do not use click's own help option: a command caches the option of its first context, and that may lack the
-    # parents.
+    # Do not use click's own help option: a command caches the option of its first context, and this context may lack
+    # the parents.
     return found | {"-h, --help": "Show this message and exit."}
 
 

@@ -80,7 +80,7 @@ class Output:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the output is -o wide or a document (JSON, YAML), which include values that the table omits."""
+        """Whether the output is -o wide or a document (JSON, YAML). Both include values that the table omits."""
         return self.form != "table"
 
     def rows(self, rows: Sequence[Any], *columns: Column | str) -> None:

@@ -1,7 +1,7 @@
 """Remedies for failures: the advice that follows an error message.
 
-Owns the remedy of each failure. The name of Kafka's error at the end of a message selects the remedy; in a message
-without such a name, the text does. The required ACL depends on the verb. Never sends a request.
+Owns the remedy of each failure. The name of Kafka's error at the end of a message selects the remedy. If there is no
+such name, the message's text selects it. The required ACL depends on the verb. Never sends a request.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ _RIGHTS: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": ("--transactional-id ID", _OF_IDS, _DESCRIBE),
     "DELEGATION_TOKEN_AUTHORIZATION_FAILED": ("--delegation-token ID", {}, _DESCRIBE),
 }
-"""By the error's name: the resource's ACL option, the rights that single verbs need, and the right for other verbs."""
+"""By the error's name: the resource's ACL option, the rights that some verbs need, and the right for other verbs."""
 
 
 def with_remedy(text: str, arguments: Sequence[str]) -> str:

@@ -145,7 +145,8 @@ def command(
 def announce(node: Node, *, kept: bool, urls: Mapping[str, str]) -> None:
     """Print the broker's addresses, data directories and example commands; data that is not `kept` is temporary.
 
-    `urls` are the addresses of its control API, its metrics, its web console and its schema registry, if any.
+    `urls` are the addresses of the broker's control API, metrics, web console and schema registry, as far as they
+    exist.
     """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
@@ -354,7 +355,7 @@ def _no_ready_file(path: str, error: OSError) -> click.ClickException:
 
 
 def _remove_stale_ready_file(path: str) -> None:
-    """Remove an earlier broker's file, because a program could mistake it for this broker's.
+    """Remove an earlier broker's file, because a program could mistake it for this broker's file.
 
     Keep a running broker's file.
     """

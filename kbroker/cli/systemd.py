@@ -1,8 +1,8 @@
 """Notifications to systemd about a broker that it has started with Type=notify.
 
 Owns the datagrams to NOTIFY_SOCKET. They state that the broker serves, that it stops, and, with WATCHDOG_USEC, that its
-event loop is alive. This module sends the last kind twice as often as required. Sends nothing if NOTIFY_SOCKET is not
-set, and never raises.
+event loop is alive. This module sends the notification that the loop is alive twice as often as systemd requires. Sends
+nothing if NOTIFY_SOCKET is not set, and never raises.
 """
 
 from __future__ import annotations

@@ -155,7 +155,10 @@ class Settings(Protocol):
 
 
 class ListenerValues:
-    """The values of a listener, by the broker's key names. Read each value at its use: some change at run time."""
+    """The values of a listener, by the broker's key names.
+
+    Read each value only when it is used, because some values change at run time.
+    """
 
     def __init__(self, config: Settings, listener: str) -> None:
         self._config = config

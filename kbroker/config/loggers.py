@@ -57,7 +57,7 @@ def _loggers() -> dict[str, logging.Logger]:
 
 
 def levels() -> dict[str, str]:
-    """Return the level of every logger: its own level, or the inherited one."""
+    """Return the level of every logger: its own level, or the inherited level."""
     return {name: _name_of(each.getEffectiveLevel()) for name, each in _loggers().items()}
 
 

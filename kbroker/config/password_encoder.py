@@ -34,8 +34,8 @@ _MOST_ITERATIONS: Final = 10_000_000
 """The maximum number of iterations of a stored password.
 
 A password with more iterations counts as unreadable. The number also limits the broker's own
-`password.encoder.iterations` (Kafka's default: 4,096). With the maximum, the decryption of a password takes seconds,
-once.
+`password.encoder.iterations` (Kafka's default: 4,096). With the maximum number, the decryption of a password takes
+seconds, but happens only once.
 """
 
 

@@ -61,9 +61,9 @@ class Providers:
     """The config providers in the settings, and the values that these providers have returned."""
 
     def __init__(self, names: str, settings: Mapping[str, str], environment: Mapping[str, str] | None = None) -> None:
-        """Create the providers from `names`, the value of config.providers. `environment` is by default the process's.
+        """Create the providers from `names`, the value of config.providers.
 
-        Raises ConfigError for an invalid provider.
+        `environment` is by default the environment of this process. Raises ConfigError for an invalid provider.
         """
         self.warnings: list[str] = []
         self._environment = os.environ if environment is None else environment

@@ -1,9 +1,9 @@
 """The configuration of one broker: the settings at its start, and the later changes.
 
-Owns `BrokerConfig`. Its precedence: defaults < properties file < environment < command line < the dynamic configs that
-the controller passes in. Also owns the settings of authorization. Two of them are not keys of a broker (nor of Kafka's
-KafkaConfig). Never decides whether a client may change a config (changes_while_running.py does), and never describes a
-config (describe.py does).
+Owns `BrokerConfig`. Its sources by rising precedence: defaults < properties file < environment < command line < the
+dynamic configs that the controller passes in. Also owns the settings of authorization. Two of them are not keys of a
+broker (nor of Kafka's KafkaConfig). Never decides whether a client may change a config (changes_while_running.py does),
+and never describes a config (describe.py does).
 """
 
 from __future__ import annotations

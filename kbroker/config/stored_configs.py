@@ -55,7 +55,7 @@ class StoredConfigs:
         return {name: self._written(name, text, stored.get(name)) for name, text in configs.items()}
 
     def reencrypted(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """Return stored configs. Passwords encrypted with the old secret are encrypted again with the new one."""
+        """Return stored configs. Passwords encrypted with the old secret are encrypted again with the new secret."""
         old = self.old_encoder
         found = dict(stored)
         for name, text in stored.items():
@@ -101,7 +101,7 @@ def _is_password(name: str) -> bool:
 def stored_values(
     keys: Mapping[str, ConfigKey], texts: Mapping[str, str], defaults: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Parse stored texts as `parse_all` does, but accept values that this broker refuses and another accepted.
+    """Parse stored texts as `parse_all` does, but accept values that this broker refuses and another broker accepted.
 
     For example, the minimum of segment.bytes is 14 in Apache Kafka 3.9, and 1 MiB in 4.4. A number outside the limits
     stays in effect; any other invalid value counts as unset.

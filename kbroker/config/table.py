@@ -121,7 +121,7 @@ DYNAMIC_ONLY: Final = frozenset(name for name, key in BROKER.items() if key.dyna
 
 
 def broker_key(name: str) -> ConfigKey | None:
-    """Return the declaration of a broker key, or of a listener's own setting. None if the key is unknown."""
+    """Return the declaration of a broker key or of a listener's own setting; None if the key is unknown."""
     found = BROKER.get(name)
     if found is not None:
         return found

@@ -269,7 +269,7 @@ class Web:
 
 
 def _list_of(request: Request) -> tuple[str, str]:
-    """Return the address and the text of a link from a failed page to the list of entities of the same kind."""
+    """Return the address and the text of a failed page's link, which leads to the list of entities of the same kind."""
     for begin, place, words in _LISTS:
         if request.url.path.startswith(begin):
             return place, words

@@ -123,7 +123,7 @@ class Cluster:
             raise WrongInput("a number is too large, or a text cannot be encoded, for Kafka's protocol") from error
 
     def _with(self, client: Any, question: Callable[[Any], T]) -> T:
-        """Send the request, and keep the client unless its connection may be broken."""
+        """Send the request. Keep the client if its connection is certainly not broken."""
         keep = False
         try:
             found = question(client)

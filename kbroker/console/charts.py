@@ -35,7 +35,7 @@ class _Frame:
 
 
 _FRAMES: Final = (_Frame("on-wide", 1000, 200, 56, 4), _Frame("on-narrow", 340, 170, 44, 3))
-"""A wide chart, and a narrow one for phones; the style sheet shows one of them.
+"""A wide chart, and a narrow chart for phones; the style sheet shows one of the two.
 
 On a phone the wide chart's text would shrink to a third.
 """

@@ -73,7 +73,10 @@ def _row(subject: Subject, each: DescribeConfigsResourceResult) -> Row:
 
 
 def meaning(key: str, value: str) -> str:
-    """Return a value in ms as days or hours, and one in bytes as MB, by the config's name; empty if readable."""
+    """Return a time in ms as days or hours, or a size in bytes as MB; empty if the value is already readable.
+
+    The end of the config's name shows which of the two a value is.
+    """
     if not value.isdecimal() or int(value) >= _FOR_EVER:
         return ""
     if key.endswith(".ms") and int(value) >= _SECOND_MS:
@@ -82,7 +85,7 @@ def meaning(key: str, value: str) -> str:
 
 
 def _documentation(subject: Subject, each: DescribeConfigsResourceResult) -> str:
-    """Return the broker's documentation of a config without its markup, or kbroker's."""
+    """Return the broker's documentation of a config, without markup; if there is none, kbroker's own."""
     if each.documentation:
         return " ".join(_MARKUP.sub("", each.documentation).split())
     table = {"topic": TOPIC, "broker": BROKER, "group": GROUP}.get(subject.kind, {})

@@ -25,7 +25,7 @@ from kbroker.console.sessions import Sessions
 T = TypeVar("T")
 _FRESH_S: Final = 2.0
 _TIMES_ITS_COST: Final = 10
-"""A view stays fresh for this multiple of the duration of its request: for some seconds with ten thousand topics."""
+"""A view stays fresh for this multiple of its request's duration. With ten thousand topics these are some seconds."""
 audit = logging.getLogger("kbroker.console.audit")
 
 
@@ -47,10 +47,10 @@ class Settings:
     """The connection options for command lines to copy."""
     period_s: float = PERIOD_S
     in_flight: Callable[[str, int], Sequence[Any]] | None = None
-    """Returns a share group's partitions in use, with at most this number of runs of records in flight. It blocks.
+    """Returns a share group's partitions in use, with at most this number of runs of records in flight.
 
-    Only a broker in this process knows them: Kafka's protocol has no such request. share_partition/in_flight defines
-    runs.
+    The call blocks. Only a broker in this process knows them: Kafka's protocol has no such request.
+    share_partition/in_flight defines runs.
     """
 
 

@@ -1,8 +1,8 @@
 """Admission of a request by its headers, and the headers of every answer.
 
-Owns the checks before a body is read: the Host is this console's own (against DNS rebinding), no page of another site
-caused the request (Origin, Sec-Fetch-Site), and the body is small. Also owns the refusal of changes in a read-only
-console. Never reads paths, sessions or bodies.
+Owns the checks before a body is read. The Host must be this console's own (against DNS rebinding). No page of another
+site may have caused the request (Origin, Sec-Fetch-Site). The body must be small. Also owns the refusal of changes in a
+read-only console. Never reads paths, sessions or bodies.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def refusal(
 ) -> tuple[int, str] | None:
     """Return the status and text of the refusal that a request's headers require, or None.
 
-    Their names are in lower case.
+    The names of the headers are in lower case.
     """
     found: dict[str, list[str]] = {}
     for name, value in headers:

@@ -4,10 +4,10 @@ Owns the count of wrong attempts and the order of checks. Never reads a password
 
 Each address has only a few wrong attempts per minute. Passwords are checked one at a time; a check takes about 50 ms of
 processor time. After many wrong attempts from all addresses within a minute, only one password is checked every two
-seconds. Therefore an attacker with many addresses cannot guess faster than one with a few, but a correct password must
-wait for earlier wrong ones. The number of waiting checks is limited. So an attacker with many addresses can prevent
-logins from new addresses. Addresses with an earlier login, and the console's own machine, do not wait for other
-addresses.
+seconds. Therefore an attacker with many addresses cannot guess faster than an attacker with a few. But a correct
+password must then wait until earlier wrong passwords are checked. The number of waiting checks is limited. So an
+attacker with many addresses can prevent logins from new addresses. Addresses with an earlier login, and the console's
+own machine, do not wait for other addresses.
 """
 
 from __future__ import annotations

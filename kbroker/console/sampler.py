@@ -1,8 +1,8 @@
 """Samples taken every few seconds, even without visitors: throughput, lag, sizes, health.
 
-Owns a thread with its own client, and the limit on the share of time that this thread spends on requests: a twentieth,
-so that a large cluster gets fewer requests. While brokers are missing the limit is a third, because most of that time
-is spent waiting for them. Keeps only the latest samples, in memory. Never fails: the pages show its errors.
+Owns a thread with its own client, and the limit on the share of time that this thread spends on requests. The limit is
+a twentieth, so that a large cluster gets fewer requests. While brokers are missing, the limit is a third, because the
+thread mostly waits for these brokers. Keeps only the latest samples, in memory. Never fails: the pages show its errors.
 
 kafka-python learns of brokers only from its own Metadata request, every five minutes, so it may not know a broker that
 has returned. Therefore the sampler creates a new client when it finds a live broker that was not alive during the
@@ -39,9 +39,9 @@ from kbroker.console.stuck_groups import STANDING_S, StandingStill, Unsettled
 
 PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05
-"""The longest duration of a round, as a share of the pause after it."""
+"""The maximum duration of a round, as a share of the pause that follows the round."""
 _SHARE_WITHOUT_ALL: Final = 0.5
-"""The longest duration of a round, as a share of the pause after it, while brokers are missing."""
+"""The maximum duration of a round while brokers are missing, as a share of the pause that follows the round."""
 _SOON_S: Final = 1.0
 _MOST_PARTITIONS: Final = 20_000
 _MOST_TOPICS: Final = 2_000
@@ -328,7 +328,10 @@ def _share_lags(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
 
 
 def _assigned(admin: Any, name: str, committed: dict[Key, int]) -> dict[Key, int]:
-    """Return a group's committed offsets of its assigned partitions. It may no longer read other partitions."""
+    """Return a group's committed offsets of its assigned partitions.
+
+    The group may have stopped reading all other partitions.
+    """
     try:
         group = group_of(admin, name)
     except (KafkaError, AdminError):

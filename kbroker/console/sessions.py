@@ -80,7 +80,7 @@ class Sessions:
         return key, session
 
     def begin(self, user: str | None) -> str:
-        """Return the key of a new session; if there are too many sessions, drop the least recently used one.
+        """Return the key of a new session; if there are too many sessions, drop the least recently used session.
 
         Without logins nothing is stored: the key is signed, so that a request without a cookie uses no memory.
         """

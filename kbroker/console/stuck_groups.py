@@ -2,11 +2,11 @@
 
 Owns the time since which each committed offset of the sampled groups is unchanged. A lag is no fault, not even a
 constant lag, because a transaction marker adds to the lag but is never read. So the time counts from an observed
-commit, and only if the partition has grown since then. A group is evaluated by its last sample: without a sample it
-does not count as standing still. Also owns the time since which a group keeps rebalancing. Samples show only single
-moments. A group whose members keep losing their sessions is stable in between, and two samples may each fall into a
-short rebalance. So a group counts as unsettled after three samples in a rebalance, and as settled again after three
-samples in other states. Never sends a request.
+commit, and only if the partition has grown since then. A group is evaluated by its last sample. A group without a
+sample does not count as standing still. Also owns the time since which a group keeps rebalancing. Samples show only
+single moments. A group whose members keep losing their sessions is stable in between, and two samples may each fall
+into a short rebalance. So a group counts as unsettled after three samples in a rebalance, and as settled again after
+three samples in other states. Never sends a request.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StandingStill:
         self._stops: dict[str, dict[Key, Stop]] = {}
 
     def update(self, group: str, committed: Mapping[Key, int], ends: Mapping[Key, int], at: float) -> None:
-        """Record the committed offsets that a group with members has at a time."""
+        """Record a group's committed offsets at a time; the group has members."""
         before = self._stops.get(group, {})
         room = self._most - self._count + len(before)
         stops: dict[Key, Stop] = {}
@@ -86,7 +86,7 @@ class StandingStill:
         return {key: each for key, each in stops.items() if each.last_end > each.end and each.lasted_s >= span_s}
 
     def keep(self, groups: Iterable[str]) -> None:
-        """Drop all groups except these. These groups have members now."""
+        """Drop all groups except the given ones, which are the groups with members."""
         for group in self._stops.keys() - groups:
             self.forget(group)
 

@@ -36,9 +36,9 @@ OPERATIONS: Final = (
 BODY_S: Final = 10.0
 """The seconds within which a body must arrive."""
 AT_ONCE: Final = 8
-"""The maximum numbers of concurrent operations that change something, and that only read.
+"""The maximum number of concurrent operations that change something, and of concurrent operations that only read.
 
-Others wait for their turn.
+Further operations wait for their turn.
 """
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",

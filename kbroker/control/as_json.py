@@ -18,7 +18,7 @@ from kbroker.testing.topics import StoredRecord
 VALUES: Final = 5_000
 """The maximum number of values of one message, including the elements of its lists."""
 BYTES: Final = 256 * 1024
-"""The maximum number of bytes of strings and data of one message."""
+"""The maximum size in bytes of all strings and data in one message."""
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 

@@ -1,7 +1,7 @@
 """The control API's server: web_server.py around the application.
 
-It uses Starlette and uvicorn instead of FastAPI. FastAPI needs pydantic, and takes 0.5 s and 25 MB to load instead of
-0.13 s and 13 MB. The checks and the document that FastAPI offers are here derived from a table of operations
+The server uses Starlette and uvicorn instead of FastAPI. FastAPI needs pydantic, and takes 0.5 s and 25 MB to load
+instead of 0.13 s and 13 MB. The checks and the document that FastAPI offers are here derived from a table of operations
 (values.py, document.py).
 """
 
@@ -22,7 +22,7 @@ from kbroker.web_server import WebServer
 CONNECTIONS: Final = 100
 """The maximum number of concurrent connections. Further connections get the status 503."""
 _THREADS: Final = 2 * AT_ONCE + 8
-"""The number of threads: one for each turn, and some for readers of streams.
+"""The number of threads: one for each concurrent operation, and some for readers of streams.
 
 Python's default on two processors is six.
 """
@@ -37,7 +37,10 @@ class ControlServer(WebServer):
     """
 
     def __init__(self, subject: Subject, listening: socket.socket, *, public: bool = False) -> None:
-        """Create the server. A `public` server accepts any host name; others accept only an address or localhost."""
+        """Create the server.
+
+        A `public` server accepts any host name; another server accepts only an address or localhost.
+        """
         self._control = Control(subject, KnownFaults(subject.faults), KnownSnapshots())
         super().__init__(
             application(self._control, public=public),

@@ -59,7 +59,7 @@ class Arithmetic(NamedTuple):
     left: Operand
     right: Operand
     depth: int
-    """The depth of nested calculations in this one, counted from 1."""
+    """The depth of nested calculations in this calculation, counted from 1."""
     at: int
 
 
@@ -93,7 +93,10 @@ class Within(NamedTuple):
 
 
 class Like(NamedTuple):
-    """`operand LIKE pattern`. The segments are the parts of the pattern around its `%`; without `%` there is one."""
+    """`operand LIKE pattern`.
+
+    The segments are the parts of the pattern around its `%`; without `%` there is one segment.
+    """
 
     operand: Header | Key | Whole | Path
     segments: tuple[Segment, ...]
@@ -131,6 +134,6 @@ class Opposite(NamedTuple):
 
 Condition = Always | Compare | Within | Like | Missing | Truth | Both | Either | Opposite
 OPPOSITES: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-"""For each comparison, the one that is true where it is false. Both are unknown for the same operands."""
+"""For each comparison, the opposite: it is true where the first is false. Both are unknown for the same operands."""
 TURNED: Final = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
-"""For each comparison, the equivalent one with exchanged sides."""
+"""For each comparison, the comparison that means the same after the two sides are exchanged."""

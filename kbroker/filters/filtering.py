@@ -16,7 +16,7 @@ from kbroker.filters.possible import Lookup, possible, tested
 from kbroker.filters.prefilter import Needle, Prefilter
 
 _KEPT: Final = 16
-"""The number of filters that are kept.
+"""The number of compiled filters that are kept.
 
 Compiling the longest takes 15 ms, and a view's filter is first checked, then used.
 """

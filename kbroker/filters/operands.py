@@ -89,7 +89,7 @@ def _too_deep(data: bytes) -> bool:
 
 
 def raw(field: Header | Key | Whole) -> Callable[[Row], bytes | None]:
-    """Return a function that reads the bytes of a field. Of several headers with one name the last one counts."""
+    """Return a function that reads the bytes of a field. Of several headers with one name the last header counts."""
     if isinstance(field, Key):
         return attrgetter("key")
     if isinstance(field, Whole):

@@ -45,7 +45,7 @@ MOST_BYTES: Final = 16_000_000
 MOST_WORK: Final = 400_000
 """The maximum number of comparisons in a batch: each compares a text with the bytes behind a name.
 
-Both limits correspond to some 10 ms of work. A batch beyond a limit counts as one that may match.
+Both limits correspond to some 10 ms of work. A batch beyond a limit counts as a batch that may match.
 """
 _REPLACED: Final = "\ufffd"
 """The character that replaces bytes that are not UTF-8 in names of headers."""
@@ -211,7 +211,10 @@ def needles(found: Condition, wanted: bool) -> _Needles:
 
 
 def _best(found: Iterable[_Needles]) -> _Needles:
-    """Return the most selective of several needles. Each alone is correct, and long texts are rare."""
+    """Return the most selective of several needles: the longest, because long texts are rare.
+
+    Each needle alone is correct.
+    """
     known = [each for each in found if each is not None]
     return max(known, key=_selectivity, default=None)
 
@@ -256,7 +259,7 @@ def _is_searched(name: str) -> bool:
 def _text_in(field: Operand, data: bytes, *, begins: bool, whole: bool = False) -> _Needles:
     """Return the needle of bytes in a field.
 
-    The field begins with these bytes if `begins`, and has no others if `whole`.
+    With `begins`, the field begins with these bytes; with `whole`, it has no other bytes.
     """
     if not data or isinstance(field, Path) or not isinstance(field, Header | Key | Whole):
         return None

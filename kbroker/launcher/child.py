@@ -84,7 +84,7 @@ class Child:
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
     def describe_end(self) -> str:
-        """Return a text about the end of the last run, with the last output unless the run was killed."""
+        """Return a text about the end of the last run, with the last output if the run was not killed."""
         if self.ended == -signal.SIGKILL:
             return self._killed or "killed (signal 9): by somebody, or for want of memory"
         return f"{self.how_ended()}; it printed last: {self.last_words()}"

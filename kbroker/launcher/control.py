@@ -107,7 +107,7 @@ def _line(connection: socket.socket) -> bytes:
 def _reachable(directory: Path) -> Iterator[str]:
     """Yield a short path of the socket.
 
-    The kernel allows only some hundred bytes; the directory's path may be longer.
+    The kernel allows only about a hundred bytes; the directory's path may be longer.
     """
     if not os.path.isdir("/proc/self/fd"):
         yield str(directory / _NAME)

@@ -77,9 +77,9 @@ def read_description(directory: Path) -> ClusterDescription:
 
 
 def remove_stale(path: Path) -> None:
-    """Remove an earlier launcher's file, because a program could mistake it for this launcher's.
+    """Remove an earlier launcher's file, because a program could mistake it for this launcher's file.
 
-    Keep a running one's.
+    Keep the file of a running launcher.
     """
     try:
         pid = _parsed(json.loads(path.read_bytes())).pid

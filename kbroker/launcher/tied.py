@@ -1,8 +1,8 @@
 """Run a program that does not outlive its parent: `python tied.py PARENT PROGRAM ARGUMENT...`.
 
-This process replaces itself with the program, and keeps its process id. The kernel kills it when the thread that
-started it ends for any reason (prctl(2), PR_SET_PDEATHSIG). Only Linux can do this; on other systems the program may
-outlive its parent. Imports nothing of the package, so that it costs only a few milliseconds.
+This process replaces itself with the program, and keeps its process id. The kernel kills the process when the thread
+that started the process ends for any reason (prctl(2), PR_SET_PDEATHSIG). Only Linux can do this; on other systems the
+program may outlive its parent. Imports nothing of the package, so that it costs only a few milliseconds.
 """
 
 from __future__ import annotations

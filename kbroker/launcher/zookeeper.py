@@ -152,7 +152,8 @@ def fetch_jars(pom: Path, cache: Path, pause: Pause = time.sleep) -> Path:
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Several processes may start at the same time: one downloads the jars, and the others wait for it.
+    # Several processes may start at the same time: one process downloads the jars, and all others wait for this
+    # process.
     with open(cache / f"{pom.stem}.lock", "w") as lock:
         if not wait_until(lambda: _locked(lock.fileno()), FETCH_TIMEOUT_S, pause):
             raise JarsMissing(f"another process has been fetching {pom.stem} for {FETCH_TIMEOUT_S} s")

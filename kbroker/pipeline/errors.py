@@ -28,7 +28,10 @@ def first_line(err: BaseException) -> str:
 
 
 def of_spark(err: BaseException) -> bool:
-    """Whether Spark, or the connection to its JVM, raised an error. Their hundreds of types have no common base."""
+    """Whether Spark, or the connection to its JVM, raised an error.
+
+    Such errors have hundreds of types without a common base.
+    """
     return type(err).__module__.partition(".")[0] in ("py4j", "pyspark")
 
 

@@ -74,7 +74,7 @@ def encode(value: Any, version: int) -> bytes:
 
 
 def encode_in_parts(value: Any, version: int) -> list[Any]:
-    """Encode one message into consecutive buffers. Its records are among these buffers and are not copied."""
+    """Encode one message into consecutive buffers. The message's records are among these buffers and are not copied."""
     out = bytearray()
     spill: Spill = []
     _encoder(cast("Any", type(value)), version)(value, out, spill)

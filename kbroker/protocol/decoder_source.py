@@ -121,7 +121,8 @@ class DecoderSource(FunctionSource):
     def length(self, letter: str, flexible: bool, string: str = "") -> str:
         """Write the reading of a length prefix. Return the name of its variable, which is negative for null.
 
-        A string's length has a limit even if it is a varint; `string` is the string's name in the error message.
+        A string's length has a limit even if the length is a varint; `string` is the string's name in the error
+        message.
         """
         n = self.fixed("B" if flexible else letter)
         self.flush()

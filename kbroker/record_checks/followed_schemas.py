@@ -44,7 +44,7 @@ _BETWEEN_S: Final = 0.01
 _MOST_RECORD: Final = 128 << 20
 """The maximum size in bytes of a batch's records after decompression."""
 _AT_ONCE: Final = 4
-"""The number of records that are replayed between two turns."""
+"""The number of records that are replayed before other tasks get a turn."""
 
 
 class Unread(Exception):  # noqa: N818 - an outcome
@@ -65,7 +65,7 @@ class Piece(NamedTuple):
     records: memoryview
     high_watermark: int
     is_elsewhere: bool = False
-    """Whether the log was cut or deleted: it has no such offset, or another record before it."""
+    """Whether the log was cut or deleted: it lacks the offset of the fetch, or has another record before it."""
     is_throttled: bool = False
 
 
@@ -129,7 +129,7 @@ class _Copy:
 class FollowedSchemas:
     """The state of this broker's registry if the broker has one and leads the topic; else the copy.
 
-    For one event loop.
+    Use it in one event loop only.
     """
 
     def __init__(self, source: Source) -> None:
@@ -140,7 +140,7 @@ class FollowedSchemas:
         self._copy: _Copy | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: list[asyncio.Future[str | None]] = []
-        """Requested looks in order; the result of each is None, or the reason why it failed."""
+        """The looks that callers wait for, in order; a look's result is None, or the reason why the look failed."""
         self._asked = asyncio.Event()
         self._moved = asyncio.Event()
         self._has_progressed = asyncio.Event()

@@ -36,7 +36,7 @@ _IN_ONE_CALL: Final = 20_000
 """The number of records that one compiled call checks: this takes about 0.4 ms."""
 
 _MOST_GOOD: Final = 1000
-"""The number of groups of passing first bytes that are cached, for keys and for values."""
+"""The number of cached groups of first bytes that pass, for keys and for values (see `_Side.good`)."""
 _MOST_SCHEMAS: Final = 100
 """The maximum number of schemas that the values of one batch may name, if values are read."""
 MOST_LETTERS: Final = 5_000
@@ -46,7 +46,7 @@ _UNPACKED_TIMES: Final = 16
 _MOST_UNPACKED: Final = 64 << 20
 """A batch may decompress to this multiple of the largest message, within these bounds in bytes."""
 _EACH: Final = 64
-"""The number of records that are checked between two turns of the loop."""
+"""The number of records that are checked before other tasks get a turn."""
 _TRIES: Final = 3
 """The number of tries for a batch whose values end the process that reads them."""
 _STRATEGIES: Final = "io.confluent.kafka.serializers.subject."
@@ -111,7 +111,7 @@ class _Side:
 
 
 class _Errors:
-    """The bad records of a batch: all of them, or only the first ones, and their total number."""
+    """The bad records of a batch: all of them or only the first, and the number of all of them."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -335,7 +335,7 @@ class SchemaCheck:
         errors: _Errors,
         record: int,
     ) -> ValueErrors:
-        """Read the remaining values after one value ended the process, if all bad records must be known."""
+        """After a value has ended the process, read the remaining values if all bad records must be known."""
         text = f"The {side.name} takes too long, or too much memory, to be read."
         errors.add(record, text)
         if not self._letters_to:

@@ -1,4 +1,4 @@
-"""The questions of a check of records to a schema registry, answered by this broker's registry or a copy of `_schemas`.
+"""The questions of record checks to a schema registry. This broker's registry or a copy of `_schemas` answers them.
 
 Owns the interface, and the answers from a registry's state. In a cluster, followed_schemas.py provides the state.
 """

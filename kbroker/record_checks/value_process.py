@@ -99,7 +99,7 @@ class Worker:
             schema.names  # noqa: B018 - whatever it takes to make them, it is bounded here
             if schema_type == "PROTOBUF":
                 return schema
-            schema.check_value(b"")  # do the preparations now that the first value would need
+            schema.check_value(b"")  # make the preparations of the first value now
         except (InvalidSchema, ImportError, RecursionError) as error:
             return str(error)[:300] or type(error).__name__
         except (InvalidValue, MemoryError):
@@ -107,7 +107,7 @@ class Worker:
         return schema
 
     def mark(self, record: int) -> None:
-        """Write the number of the record that is being read to the shared file."""
+        """Write to the shared file the number of the record that is being read."""
         MARK.pack_into(self._mark, 0, record)
 
     def _begin(self, record: int, seconds: float) -> None:

@@ -275,7 +275,10 @@ class ValueWorker:
             return answer, answer.pop("rest", b"")
 
     async def _exchange(self, asked: dict[str, Any], data: Buffer, schemas: list[SchemaText]) -> tuple[Any, _Process]:
-        """Send a message; return the answer, and the process that sent the answer. The caller must have the turn."""
+        """Send a message; return the answer, and the process that sent the answer.
+
+        The caller must hold the lock `_turn`.
+        """
         process = self._running()
         self._add_schemas(asked, process, schemas)
         if self._left:
@@ -315,7 +318,7 @@ class ValueWorker:
         return self._process
 
     def _add_schemas(self, asked: dict[str, Any], process: _Process, schemas: list[SchemaText]) -> None:
-        """Add the schemas that the process does not have yet to a message."""
+        """Add to a message the schemas that the process does not have yet."""
         new = {each.digest: each for each in schemas if each.digest not in process.schemas}
         size = sum(len(each.text) + sum(map(len, each.references.values())) for each in new.values())
         if process.characters + size > _MOST_CHARACTERS or len(process.schemas) + len(new) > _MOST_SCHEMAS:

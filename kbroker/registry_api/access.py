@@ -80,7 +80,7 @@ class Access:
                 raise denied(group[0], subject)
 
     async def kept(self, operation: Operation, found: list[T], subject_of: Callable[[T], str]) -> list[T]:
-        """Return those elements whose subject allows an operation."""
+        """Return the elements on whose subjects the operation is allowed."""
         if self._rights is None:
             return found
         kept = []

@@ -31,7 +31,7 @@ _LONG: Final = 1_000
 BY_ID: Final = "GET /schemas/ids/{id}"
 """The endpoint whose answer may be known immediately.
 
-It matters, because each client requests each id that it finds.
+Its speed matters, because each client requests each id that it finds in its records.
 """
 _TARGET: Final = re.compile(rb"/schemas/ids/([0-9]{1,9})")
 _PIECE: Final = 64 * 1024
@@ -51,7 +51,7 @@ class Application:
         self._authorizer = authorizer
         self._bodies = Bodies()
         self._routes: dict[tuple[int, str], list[tuple[list[str], dict[str, tuple[Endpoint, Needs, str]]]]] = {}
-        """The endpoints by the number of parts of their path, and its first part."""
+        """The endpoints, by the number of parts and the first part of their path."""
         for method, path, endpoint, needs in ENDPOINTS:
             self._add(method, path, endpoint, needs)
         for name, answer in about.items():

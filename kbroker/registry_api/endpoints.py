@@ -129,7 +129,7 @@ async def _register(registry: Registry, request: Request) -> Any:
     version = await registry.register(subject, wanted, normalize=normalize, force=force)
     answer = await _registered(registry, request, version)
     if wanted.schema_type == "PROTOBUF" and is_serialized(wanted.schema):
-        # The client confluent-kafka passes this text to its deserializer. That reads only descriptors.
+        # The client confluent-kafka passes this text to its deserializer, which reads only descriptors.
         answer["schema"] = wanted.schema
     return answer
 
@@ -335,7 +335,7 @@ async def _get_config(registry: Registry, request: Request) -> Any:
 async def _change_config(registry: Registry, request: Request) -> Any:
     changes = changes_in(await body(request))
     subject = request.path_params.get("subject", "")
-    if changes.get("alias"):  # without this, a client could redirect a subject to one that it may not configure
+    if changes.get("alias"):  # else a client could redirect a subject to a subject that it may not configure
         _access(request).require(_SET, beside(subject, changes["alias"]))
     config = await registry.change_config(subject, changes)
     return of_config(config, "compatibility")
@@ -372,7 +372,7 @@ async def _delete_context(registry: Registry, request: Request) -> Any:
 
 
 OPEN: Final[Needs] = ()
-"""Every client may use the endpoint, or the endpoint itself returns only data that the client may read."""
+"""No needs: every client may use the endpoint, or the endpoint itself returns only data that the client may read."""
 _LIST: Final = ((Operation.DESCRIBE,),)
 _READ: Final = ((Operation.READ,),)
 _LOOK_UP: Final = ((Operation.READ, Operation.WRITE),)

@@ -42,7 +42,7 @@ REMEMBERED: Final = 1_000
 MOST_WAITING: Final = 100
 """The maximum number of logins that wait for their check; further logins are answered with status 503."""
 LONGEST: Final = 1_024
-"""The maximum number of bytes of a name and its password; longer ones are refused without a hash."""
+"""The maximum number of bytes of a name and its password; longer logins are refused without a hash."""
 _AT_ONCE: Final = 2
 _MOST_ITERATIONS: Final = 1_000_000
 _CHALLENGE: Final = b'Basic realm="schema registry", charset="UTF-8"'
@@ -152,7 +152,10 @@ def _login(given: list[bytes]) -> tuple[str, str] | None:
 
 
 class Authenticated:
-    """An ASGI application that passes only requests of users to another one. `scope[USER]` is the user's name."""
+    """An ASGI application that passes only requests of users to another application.
+
+    `scope[USER]` is the user's name.
+    """
 
     def __init__(self, app: ASGIApp, logins: Logins) -> None:
         self._app = app

@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client for requests from one registry to another, over persistent connections.
 
-Owns the connections, their limits and deadlines. Follows no redirect, and never retries: its caller does. It
-distinguishes requests that were never sent from requests that may have been executed.
+Owns the connections, their limits and deadlines. Follows no redirect, and never retries: the caller retries. This
+client distinguishes requests that were never sent from requests that may have been executed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONNECT_S: Final = 2.0
 ANSWER_S: Final = 15.0
 """The seconds within which an answer must begin, and within which each further piece of the answer must arrive."""
 _KEPT_S: Final = 3.0
-"""The seconds for which an idle connection is kept. The server keeps it longer."""
+"""The seconds for which an idle connection is kept. The server keeps the connection for longer."""
 _MOST_KEPT: Final = 16
 _READ: Final = 64 * 1024
 _LARGEST_HEAD: Final = 64 * 1024

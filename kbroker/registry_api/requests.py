@@ -43,7 +43,10 @@ _TAKEN: Final = (
 MOST_SCHEMAS: Final = 1_000
 """The largest and the default number of schemas in a list."""
 MOST_VALUES: Final = 20_000
-"""The maximum number of commas and colons of a body's JSON outside of its strings. They count values of every kind."""
+"""The maximum number of commas and colons in a body's JSON, outside of strings.
+
+Their number limits the number of values of every kind.
+"""
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,:]', re.DOTALL)
 _INTEGER: Final = re.compile("[+-]?[0-9]{1,10}")
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -60,7 +63,7 @@ class Refused(Exception):  # noqa: N818 - an outcome
 
 
 class Text(str):
-    """A schema's text. It is the complete answer."""
+    """A schema's text, which is the complete answer."""
 
     __slots__ = ()
 

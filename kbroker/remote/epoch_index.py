@@ -1,8 +1,8 @@
 """The order of one partition's remote segments within each leader epoch.
 
-Owns the sets of segments of each epoch as sorted keys (epoch, offset, id). A lookup can find the referenced segments,
-but not the unreferenced ones. Knows no other facts about segments. Each change and each step of an iteration costs the
-logarithm of the number of keys.
+Owns the sets of segments of each epoch as sorted keys (epoch, offset, id). A lookup can find referenced segments, but
+no unreferenced segments. Knows no other facts about segments. The cost of a change, or of a step of an iteration, grows
+with the logarithm of the number of keys.
 
 Source: RemoteLogLeaderEpochState of Apache Kafka 4.4 (KIP-405).
 """
@@ -91,11 +91,11 @@ class EpochIndex:
         return self.floor(epoch, _OFFSET_BIAS - 1)
 
     def next_referenced(self, after: bytes, epoch: int) -> bytes | None:
-        """Return the first key of an epoch's referenced segment after a key."""
+        """Among the keys of an epoch's referenced segments, return the first key after a key."""
         return _next(self._referenced, after, epoch)
 
     def next_unreferenced(self, after: bytes, epoch: int) -> bytes | None:
-        """Return the first key of an epoch's unreferenced segment after a key."""
+        """Among the keys of an epoch's unreferenced segments, return the first key after a key."""
         return _next(self._unreferenced, after, epoch)
 
     def copy_started(self, epoch: int, segment_id: bytes) -> None:
@@ -104,7 +104,7 @@ class EpochIndex:
     def copy_finished(self, epoch: int, offset: int, last_offset: int, segment_id: bytes) -> None:
         """Reference a segment, whose part of the epoch is `offset` to `last_offset`.
 
-        If no segment of the epoch has ever reached further, this segment replaces those that begin at or after
+        If no segment of the epoch has ever reached further, this segment replaces the segments that begin at or after
         `offset`.
         """
         highest = self._highest.get(epoch, last_offset)

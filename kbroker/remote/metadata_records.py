@@ -190,7 +190,7 @@ def _described(segment: RemoteSegment) -> dict[str, Any]:
 def metadata_partition(topic_id: bytes, partition: int, count: int) -> int:
     """Return the partition of `__remote_log_metadata` for all records about a partition of a topic.
 
-    It is chosen among the `count` partitions by murmur2 of a hash of the topic's id and the partition's number.
+    It is one of `count` partitions, chosen by murmur2 of a hash of the topic's id and the partition's number.
     """
     most, least = (_long_hash(topic_id[8 * at : 8 * at + 8]) for at in (0, 1))
     value = 1

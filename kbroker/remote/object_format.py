@@ -43,7 +43,7 @@ _TAIL: Final = struct.Struct(">16sHH")
 _END: Final = struct.Struct(">I4s")
 FOOTER_BYTES: Final = _PARTS.size + _TAIL.size + _END.size
 _LONGEST: Final = 1 << 40
-"""More bytes than any part can have. A greater length in a footer is false."""
+"""A number of bytes that no part can exceed. A greater length in a footer is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,12 +48,18 @@ _SEGMENT_STEPS: Final = {
 
 
 def may_become(current: SegmentState | None, target: SegmentState) -> bool:
-    """Return whether a segment in a state (None: unknown segment) may reach another state. It may keep its state."""
+    """Return whether a segment in a state (None: unknown segment) may reach another state.
+
+    A segment may also keep its state.
+    """
     return current is target or (current, target) in _SEGMENT_STEPS
 
 
 def deletion_may_become(current: DeleteState | None, target: DeleteState) -> bool:
-    """Return whether the deletion of a partition (None: not marked) may reach a state. It may keep its state."""
+    """Return whether the deletion of a partition (None: not marked) may reach a state.
+
+    A deletion may also keep its state.
+    """
     if current is None:
         return target is DeleteState.DELETE_PARTITION_MARKED
     return target in (current, current + 1)
@@ -99,7 +105,10 @@ _NO_ABORTED: Final = 2
 
 
 def pack(segment: RemoteSegment) -> bytes:
-    """Return a segment as bytes, without its id. They are for memory only, and have a third of an object's size."""
+    """Return a segment as bytes, without its id.
+
+    These bytes are for memory only, and take a third of the memory of the object.
+    """
     flags = (_HAS_CUSTOM if segment.custom is not None else 0) | (_NO_ABORTED if segment.no_aborted_transactions else 0)
     fixed = _FIXED.pack(
         segment.start_offset,

@@ -5,8 +5,8 @@ delete. Pure. The cost of a change grows with the logarithm of the number of seg
 bytes each.
 
 A segment is referenced in a leader epoch while a lookup of an offset in that epoch can find it. All other segments of
-the epoch are unreferenced: their copy or deletion is not complete, or a better copy has replaced them. They must be
-deleted.
+the epoch are unreferenced: their copy or deletion is not complete, or a better copy has replaced them. Unreferenced
+segments must be deleted.
 
 Sources: RemoteLogMetadataCache and RemotePartitionMetadataStore of Apache Kafka 4.4 (KIP-405). One difference: if a
 shorter copy with the same start replaces a segment, Kafka loses the replaced segment from its epoch. Here the replaced
@@ -169,7 +169,7 @@ class RemoteSegments:
     async def find_with_aborted(self, epoch: int, offset: int) -> RemoteSegment | None:
         """Return the first readable segment of an epoch, from an offset on, that can have aborted transactions.
 
-        It skips segments without aborted transactions, as long as each segment continues the previous one
+        The search skips segments without aborted transactions, as long as each segment continues the previous one
         (RemoteLogMetadataCache.nextSegmentWithTxnIndex). Contradictory leader epochs end the search, not the broker.
         """
         found = self.find(epoch, offset)

@@ -139,9 +139,10 @@ class Store:
         return StoredObject(name, found["size"], int(found["last_modified"].timestamp() * 1000))
 
     async def list(self, prefix: str, *, deadline_s: float | None = None) -> AsyncIterator[StoredObject]:
-        """Yield the objects in a folder, and in those below it, in no order. Each thousand has a deadline of its own.
+        """Yield the objects in a folder, and in those below it, in no order.
 
-        The prefix ends at a slash: `a/b` means the objects in the folder b, not the object `a/bc`.
+        Each thousand objects have a deadline of their own. The prefix ends at a slash: `a/b` means the objects in the
+        folder b, not the object `a/bc`.
         """
         import obstore
 
@@ -185,7 +186,10 @@ class _Abandoned(Exception):  # noqa: N818 - nobody sees it
 
 
 class _Source:
-    """The data that a `put` sends. Another thread iterates over them; the event loop can stop it between two pieces."""
+    """The data that a `put` sends.
+
+    Another thread iterates over the data; the event loop can stop that thread between two pieces.
+    """
 
     def __init__(self, pieces: Iterable[Piece], size: int) -> None:
         self._pieces = pieces

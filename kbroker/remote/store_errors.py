@@ -17,7 +17,7 @@ class StoreSettingError(ValueError):
 
 
 class StoreError(Exception):
-    """The base of the errors of a call of a store. The message names the call, the object and the store."""
+    """The base class of errors of a store's calls. The message names the call, the object and the store."""
 
 
 class ObjectNotFoundError(StoreError):

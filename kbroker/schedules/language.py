@@ -198,10 +198,10 @@ def _partition(text: str) -> int:
 def fired_headers(
     headers: Iterable[tuple[str, bytes | None]], topic: str, partition: int, offset: int, at_ms: int
 ) -> Headers:
-    """Return the headers of the delivered record: its other headers, and the headers about its place and its time.
+    """Return the headers of the delivered record: headers that stay, and new headers about its place and its time.
 
-    The latter are the topic, the partition and the offset of the schedule, and `at_ms`, at which the record was due.
-    Headers of schedules are removed, and so are headers that look like headers of the broker.
+    The new headers are the topic, the partition and the offset of the schedule, and `at_ms`, at which the record was
+    due. Headers of schedules are removed, and so are headers that look like headers of the broker.
     """
     return (
         *((name, value) for name, value in headers if not (name.startswith(_REMOVED) or name in _OURS)),

@@ -26,9 +26,9 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import Record, build_batch, read_records
 
 CONTROL_VERSION: Final = 1
-"""Not Kafka's 0: librdkafka logs a warning for each record of an unknown type of version 0.
+"""The version is not Kafka's 0, because librdkafka logs a warning for each record of an unknown type of version 0.
 
-It skips version 1 silently.
+librdkafka skips version 1 silently.
 """
 CONTROL_TYPE: Final = 0x4B53
 """A type that Apache Kafka does not know, and calls UNKNOWN."""
@@ -136,11 +136,11 @@ class Begin(NamedTuple):
 
     target: str
     is_change: bool = False
-    """Whether the topic was no schedule topic directly before. The first mark in a log decides on earlier records."""
+    """Whether this mark has made the topic a schedule topic. The first mark in a log decides on earlier records."""
     before: str | None = None
     """The target directly before this mark; None if unknown.
 
-    It applies to earlier records whose own mark is deleted.
+    This target applies to earlier records whose own mark is deleted.
     """
 
 
@@ -154,7 +154,7 @@ Mark = Intent | Done | Begin | Pause
 
 
 def build_marks(marks: Iterable[Mark], now_ms: int) -> bytes:
-    """Return a control batch with these marks, in this order: the first one gets the batch's base offset."""
+    """Return a control batch with these marks, in this order: the first mark gets the batch's base offset."""
     return build_batch([(now_ms, KEY, value_of(mark), ()) for mark in marks], control=True)
 
 

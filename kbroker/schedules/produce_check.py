@@ -36,11 +36,11 @@ from kbroker.schedules.targets import target_fault
 from kbroker.schedules.times import LATEST_MS
 
 MOST_HEADERS: Final = 1000
-"""The maximum number of headers of a record of a schedule topic, because all are read in one step."""
+"""The maximum number of headers of a record of a schedule topic, because one step reads all of them."""
 LONGEST_NAME: Final = 512
 """The maximum size of a header's name in bytes.
 
-It must be UTF-8, because clients decode other bytes to longer texts.
+The name must be UTF-8, because clients decode other bytes to longer texts.
 """
 AT_ONCE: Final = 4
 """The maximum number of larger unpacked batches in memory at the same time."""
@@ -49,7 +49,7 @@ _SMALL: Final = 64 << 10
 _LEAST_UNPACKED, _UNPACKED_TIMES, _MOST_UNPACKED = 16 << 20, 16, 64 << 20
 """A batch may decompress to this multiple of the largest message, within these bounds in bytes."""
 _RECORD_WORK, _WORK = 8, 256
-"""The work of a record without its headers, and the work between two turns (about 0.7 ms), as numbers of headers."""
+"""The work for a record besides its headers, and the work of one slice (about 0.7 ms), as numbers of headers."""
 _SIZE_SHIFT: Final = 14
 """The shift that converts the size of a record to work, because the names of its headers are decoded."""
 _LONG: Final = 512
@@ -214,7 +214,7 @@ class ScheduleCheck:
             number = "1 partition" if target.partitions == 1 else f"{target.partitions} partitions"
             text = f"{schedule.topic} has {number}, and none with number {schedule.partition}"
             found.add(record.place, text)
-        elif record.size + len(schedule.key or b"") + self._more > target.max_bytes:  # the result may be too large
+        elif record.size + len(schedule.key or b"") + self._more > target.max_bytes:  # the batch may be too large
             size = self._size(record, schedule.key)
             if size > target.max_bytes:
                 found.is_too_large(record.place, schedule.topic, size, target.max_bytes)
@@ -353,6 +353,6 @@ def _is_costly(record: _Read) -> bool:
 
 
 def _field(size: int) -> int:
-    """Return the number of bytes of a field of `size` bytes with its length; -1 stands for a missing field."""
+    """Return the number of bytes that a field of `size` bytes takes, with its length; -1 stands for a missing field."""
     doubled = size * 2 if size >= 0 else 1
     return max(size, 0) + max((doubled.bit_length() + 6) // 7, 1)

@@ -103,7 +103,7 @@ def _short_duration(text: str) -> int | None:
 
 
 def _part_ms(fraction: str | None, unit_ms: int) -> int:
-    """Return the digits after a decimal point of a unit as a number of ms, rounded up."""
+    """Return a fraction of a unit in ms, rounded up. `fraction` has the digits after the decimal point."""
     if not fraction:
         return 0
     return -(-int(fraction) * unit_ms // int(f"1{'0' * len(fraction)}"))

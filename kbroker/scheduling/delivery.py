@@ -1,9 +1,9 @@
-"""The delivery of one intent: its batch is sent to its target until the outcome is known.
+"""The delivery of one intent: the batch that the intent describes is sent to its target until the outcome is known.
 
 Owns the retries, and the meaning of each error: nothing was appended, or the outcome is unknown. The producer id, epoch
 and sequence stay the same. So the target appends the batch once, even if several brokers send it several times. After
-an error with the meaning that nothing was appended, an earlier request could still arrive. So the batch is sent again
-for a while if an earlier outcome was unknown, or if another broker may have sent the batch.
+an error that means that nothing was appended, an earlier request could still arrive. So the batch is sent again for a
+while if an earlier outcome was unknown, or if another broker may have sent the batch.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OF_THE_PRODUCER: Final = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""Errors after which another producer id is needed, because the target has lost records of the present one."""
+"""Errors after which another producer id is needed, because the target has lost records of the present id."""
 
 
 class Delivery:

@@ -46,7 +46,7 @@ class _Piece:
         self._sound: dict[int, bool] = {}
 
     async def batch_with(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Return position and header of the last batch that begins at or before an offset; None if it is not here."""
+        """Return position and header of the last batch that begins at or before an offset; None if it is missing."""
         while self._known_to < offset:
             try:
                 found = next(self._coming, None)
@@ -124,7 +124,7 @@ class Found:
 
 
 class Finder:
-    """Finds records of one partition. While it is used as a context, it keeps the pieces that were read last."""
+    """Finds records of one partition. Within a `with` block, it keeps the pieces that were read last."""
 
     def __init__(self, records: PartitionLog) -> None:
         self._log = records
@@ -201,7 +201,7 @@ class Finder:
         return place
 
     async def _take(self, piece: _Piece, position: int, header: BatchHeader, wanted: array[int], found: Found) -> None:
-        """Add the wanted records of a batch, unless it is damaged."""
+        """Add the wanted records of a batch. Add nothing if the batch is damaged."""
         if not piece.is_sound(position, header):
             return
         batch = memoryview(piece.data)[position : position + header.size]

@@ -50,7 +50,7 @@ class Chosen:
     repeats: list[tuple[Due, Repeat]] = field(default_factory=list)
     size: int = HEADER_SIZE
     lost: list[DueRow] = field(default_factory=list)
-    """Rows whose records cannot be read."""
+    """Rows (of the index) whose records cannot be read."""
     homeless: list[DueRow] = field(default_factory=list)
     """Rows whose records name a partition that the target lacks."""
 
@@ -88,7 +88,7 @@ class Chosen:
             self.repeats.append((due, repeat))
 
     def add_many(self, rows: DueRows, begin: int, fates: bytes, records: bytes) -> None:
-        """Add the records of those rows, from number `begin` on, whose fate is not 0."""
+        """Add the `records` of the rows from number `begin` on, without the rows whose element in `fates` is 0."""
         end = begin + len(fates)
         places: Sequence[int] = range(begin, end)
         offsets, times = rows.offsets[begin:end], rows.times[begin:end]
@@ -116,7 +116,7 @@ class Source:
 
         `choice` chooses this partition. Raises OSError.
         """
-        chosen = Chosen(max([now_ms, *rows.times]))  # the clock may have gone back since a row was tried
+        chosen = Chosen(max([now_ms, *rows.times]))  # the clock may have gone back since a row became due
         with self._finder:
             await self._choose(chosen, rows, target, choice, most_bytes)
         return chosen
@@ -149,7 +149,7 @@ class Source:
         choice: Choice,
         most_bytes: int,
     ) -> int:
-        """Add the records that compiled code can deliver, if there is any; return the number of rows that are done."""
+        """If there is compiled code, add the records that it can deliver; return the number of rows that are done."""
         room = most_bytes - chosen.size
         if record_walk.deliver is None or chosen.partition < 0 or places[begin] < 0 or room <= 0:
             return 0
@@ -206,7 +206,7 @@ class Source:
     async def again(self, intent: Intent, now_ms: int) -> Chosen:
         """Return the records of an intent. Raises SourceGone, OSError."""
         dues = Dues.of(intent.records)
-        now_ms = max([now_ms, *dues.times])  # the clock may have gone back since
+        now_ms = max([now_ms, *dues.times])  # the clock may have gone back meanwhile
         chosen = Chosen(now_ms, intent.partition)
         async for chunk, found in self._finder.in_order(DueRows(dues.offsets, dues.times, None, None)):
             for row in chunk:

@@ -3,14 +3,14 @@
 Owns the replay: records and marks change the content, in the order of the log, and the result depends on nothing else.
 So every replica has the same content, and a lost file is rebuilt. Also owns the file: the checks when it is opened, and
 the times of the next tries on this broker. Never reads the log or a clock, and never decides which records fire. The
-file is in the partition's directory; Apache Kafka ignores its name. It is not synced to disk. SQLite's write-ahead log
-survives the end of the process; after a loss of power (another boot of the machine) the file is not trusted. A row
-moves from `pending` to `sent` when the intent to deliver its record is replayed. It returns to `pending` if the record
-repeats, or if the target refused the record. It does not return if a newer record with its key, or a tombstone, has
-replaced the record meanwhile. The index compares keys by a hash of 64 bits with a salt of this file. All methods belong
-to one thread, and this thread may wait for the disk. Rows pass between Python and SQLite as JSON, many in one step:
-SQLite's module releases the interpreter at each step, and gets it back from a busy event loop only after 0.5 ms
-(shared.py). Times are ms since 1970 (UTC).
+file is in the partition's directory; Apache Kafka ignores its name. The file is not synced to disk. SQLite's
+write-ahead log survives the end of the process; after a loss of power (another boot of the machine) the file is not
+trusted. A row moves from `pending` to `sent` when the intent to deliver its record is replayed. The row returns to
+`pending` if the record repeats, or if the target refused the record. It does not return if a newer record with its key,
+or a tombstone, has replaced the record meanwhile. The index compares keys by a hash of 64 bits with a salt of this
+file. All methods belong to one thread, and this thread may wait for the disk. Rows pass between Python and SQLite as
+JSON, many in one step: SQLite's module releases the interpreter at each step, and gets it back from a busy event loop
+only after 0.5 ms (shared.py). Times are ms since 1970 (UTC).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class IndexDamaged(Exception):  # noqa: N818 - an outcome: the index is rebuilt
 
 
 class Lane(NamedTuple):
-    """A target. The rows of a lane wait for each other, but not for rows of another lane."""
+    """A queue of rows with one target. The rows of a lane wait for each other, but not for rows of another lane."""
 
     topic: str
     partition: int
@@ -100,7 +100,7 @@ class NewLane(NamedTuple):
 
 
 class Put(NamedTuple):
-    """An event: a record is pending from now on. It replaces another record with the same key."""
+    """An event: a record is pending from now on. This record replaces another record with the same key."""
 
     offset: int
     lane: int
@@ -138,7 +138,7 @@ class Positions(NamedTuple):
     marks_to: int = 0
     """All marks before this offset are replayed; at least `records_to`."""
     epoch: int = -1
-    """The leader epoch of the last replayed batch. It shows whether this is still the same log."""
+    """The leader epoch of the last replayed batch. The epoch shows whether this is still the same log."""
     active: bool = False
     """Whether records at `records_to` are schedules."""
     target: str = ""
@@ -238,7 +238,11 @@ class Index:
         self._set(format=_FORMAT, salt=salt.hex(), boot=boot, positions=list(self.positions), pending=0)
 
     def load(self, boot: str) -> None:
-        """Read the part that is kept in memory; raise IndexDamaged if the file's form or boot is another."""
+        """Read the part that is kept in memory.
+
+        Raises IndexDamaged if the file has another format, or if it was written in another boot of the machine and not
+        closed cleanly.
+        """
         meta: dict[str, Any] = {name: json.loads(value) for name, value in self._db.execute("SELECT * FROM meta")}
         if meta.get("format") != _FORMAT or (meta.get("boot") != boot and not meta.get("clean")):
             raise IndexDamaged("the machine was started again without a clean stop")
@@ -297,7 +301,8 @@ class Index:
                 found = self._db.execute("SELECT DISTINCT lane FROM pending WHERE offset < ?", (event.start,))
                 lanes.update(dict.fromkeys(lane for (lane,) in found))
                 self._remove("offset < ?", event.start)
-                self._db.execute("DELETE FROM sent WHERE offset < ?", (event.start,))  # these rows must not return
+                # Without this, deleted records could return from `sent` to `pending`.
+                self._db.execute("DELETE FROM sent WHERE offset < ?", (event.start,))
             else:
                 self.lanes[event.number] = event.lane
                 self._db.execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (event.number, *event.lane))
@@ -446,7 +451,7 @@ def boot_id() -> str:
 
 
 def open_index(directory: str, boot: str) -> Index:
-    """Open the index in a partition's directory, or an empty one. Raises sqlite3.Error, OSError."""
+    """Open the index in a partition's directory, or create an empty index. Raises sqlite3.Error, OSError."""
     path = directory if directory == IN_MEMORY else f"{directory}/{SCHEDULES}"
     if path != IN_MEMORY and os.path.exists(path):
         known = _load(path, boot)

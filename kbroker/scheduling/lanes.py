@@ -38,7 +38,7 @@ class LaneState:
     error: str = ""
     """The reason for which the lane waits."""
     served: int = 0
-    """The number of the lane's last turn; all lanes share the counter."""
+    """The number of the turn in which the lane's last batch was built; all lanes share this counter."""
     next_partition: int = 0
     replaced: set[int] = field(default_factory=set)
     """The keys of records that were replaced or cancelled during the building of a batch."""
@@ -46,7 +46,7 @@ class LaneState:
     """The start of the log, if records were deleted meanwhile."""
 
     def put_off(self, error: str, monotonic: float, pause_ms: float | None = None) -> bool:
-        """Let the lane wait after a failure, each time longer unless a pause is given.
+        """Let the lane wait after a failure: for the given pause, or each time longer.
 
         Return whether the error is new.
         """
@@ -68,7 +68,7 @@ class Times:
 
     def __init__(self) -> None:
         self._at: dict[int, int] = {}
-        self._coming: list[tuple[int, int]] = []  # a heap; it also contains times that have changed since
+        self._coming: list[tuple[int, int]] = []  # a heap, which also contains outdated times
         self._reached: dict[int, None] = {}
 
     def update(self, changed: Mapping[int, int | None]) -> None:

@@ -29,9 +29,9 @@ from kbroker.scheduling.shared import BATCH_BYTES, BATCH_RECORDS, Shared
 
 log = logging.getLogger(__name__)
 _LANES_AT_ONCE: Final = 8
-"""The lanes for which batches are built at the same time."""
+"""The maximum number of lanes for which batches are built at the same time."""
 _SENT_AT_ONCE: Final = 8
-"""The number of batches in flight below which a lane without a partition of its own gets a further batch."""
+"""While fewer batches than this are in flight, a lane without a partition of its own gets a further batch."""
 _SOON_MS: Final = 100
 _MARKS_AT_ONCE: Final = 64
 _MARKS_BYTES: Final = 1 << 20
@@ -107,7 +107,7 @@ class Leading:
         self._sequences: dict[tuple[int, Target], int] = {}
         self._lanes: dict[int, LaneState] = {}
         self._building: dict[int, asyncio.Task[None]] = {}
-        self._waiting: dict[int, Sent] = {}  # the lanes whose next batch waits for this batch
+        self._waiting: dict[int, Sent] = {}  # by lane: the batch for which the lane's next batch waits
         self._busy: dict[Target, int] = {}  # the targets that have an intent without outcome, or a prepared batch
         self._prepared: list[_Prepared] = []
         self._appended: dict[Sent, _Prepared] = {}
@@ -156,7 +156,7 @@ class Leading:
         return min(waits, default=None)
 
     def look_again(self) -> None:
-        """Let lanes whose target exists again continue before their pause is over."""
+        """End the pauses of lanes whose target exists again."""
         for number in list(self._absent):
             lane = self._index.lanes[number]
             topic = self._shared.topic(lane.topic)
@@ -372,7 +372,7 @@ class Leading:
             self._wake()
 
     def _let_go(self, lane: int, intent: Intent) -> None:
-        """Let a lane have another batch, unless it already has one (whose rows may still be pending in the index)."""
+        """Let a lane have another batch if it has none: the rows of its batch may still be pending in the index."""
         if self._waiting.get(lane) == _identity(intent):
             del self._waiting[lane]
 

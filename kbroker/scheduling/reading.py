@@ -225,7 +225,7 @@ async def _take_records(
 
 
 def take_record(record: Record, target: str, context: Context, events: list[Event]) -> None:
-    """Add the event of a record that is a schedule or cancels one. Of its value, only its presence counts."""
+    """Add the event of a record that is a schedule or cancels a schedule. The value's content is not read."""
     key = record.key
     if record.value is None:
         if key is not None:

@@ -35,13 +35,13 @@ from kbroker.scheduling.shared import Shared
 log = logging.getLogger(__name__)
 _LONGEST_WAIT_S: Final = 60.0
 _FIRST_PAUSE_S, _MOST_PAUSE_S, _MOST_FAILURES = 1.0, 60.0, 10
-"""The pauses in seconds after failures in a row, as with a full disk. Each pause is twice as long as the last one."""
+"""The pauses in seconds after failures in a row, as with a full disk. Each pause is twice as long as the last pause."""
 _COUNT_PAUSES: Final = 20
 """After a count, the next count waits for this multiple of the count's duration."""
 
 
 class ScheduledPartition:
-    """Follows one partition from `begin` to `close`. It is a `Waiter` of the partition."""
+    """Follows one partition from `begin` to `close`. The partition notifies it as a `Waiter`."""
 
     def __init__(self, partition: Partition, shared: Shared) -> None:
         self.partition = partition
@@ -124,7 +124,10 @@ class ScheduledPartition:
         return config.schedule_enable, config.schedule_target_topic
 
     def _mark_state(self) -> None:
-        """Write the mark whether the following records are schedules. Until then, clients' records are refused."""
+        """Write the mark that states whether the following records are schedules.
+
+        Before it, clients' records are refused.
+        """
         is_enabled, target = self._wanted()
         # A replica that saw the change may begin to lead long after another leader has written the mark.
         before = self._target_before()
@@ -241,7 +244,7 @@ class ScheduledPartition:
     # -- following the log
 
     async def _open(self) -> None:
-        """Open the index, or begin an empty one if it is not the index of this log."""
+        """Open the index, or begin an empty index if the existing file is not the index of this log."""
         records, shared = self._log, self._shared
         index = await shared.call(open_index, records.directory, shared.boot)
         if not self._belongs(index.positions):

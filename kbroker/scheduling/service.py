@@ -36,7 +36,7 @@ class Schedules:
             self._follow(partition, is_change=False)
 
     def reconfigured(self, partition: Partition) -> None:
-        """Notify the object that follows a partition of changed configs.
+        """Handle changed configs of a partition: notify the object that follows the partition.
 
         If there is no such object, follow the partition if `schedule.enable` is set.
         """

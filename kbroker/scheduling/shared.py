@@ -26,7 +26,7 @@ BATCH_RECORDS: Final = 1000
 
 
 class Deliveries(Protocol):
-    """Produces to the targets, on this broker or on another one (broker/own_produce.py)."""
+    """Produces to the targets, on this broker or on another broker (broker/own_produce.py)."""
 
     def leader_of(self, topic: str, index: int) -> int:
         """Return the broker that leads a partition."""
@@ -39,7 +39,7 @@ class Places(Protocol):
     """Limits the number of batches that are sent at the same time, in total and to one broker (broker/places.py)."""
 
     def place(self, broker: int) -> AbstractAsyncContextManager[None]:
-        """Wait for a place, and keep it until the context ends."""
+        """Wait for a place, and keep the place until the `with` block ends."""
 
 
 class ProducerIds(Protocol):

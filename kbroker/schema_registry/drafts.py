@@ -1,4 +1,4 @@
-"""A draft: a schema of a request before the decision about it, with every schema to compare it with.
+"""A draft: a schema in a request that is not yet decided, with all schemas with which it must be compared.
 
 Owns the steps before a decision. On the loop that owns the state, `drafted` reads the needed schemas from the state; on
 another thread, `Draft.check` parses and compares them, which may take long. Never changes the state.
@@ -34,7 +34,7 @@ MOST_REFERENCES: Final = 1_000
 MOST_RESOLVED: Final = 100_000
 """The maximum number of schemas that all versions of a subject together may reference in one comparison."""
 FORMS: Final = ("resolved", "serialized")
-"""The forms of a schema besides the stored one."""
+"""The forms of a schema besides the stored form."""
 MOST_INLINED: Final = 8 * 1024 * 1024
 """The maximum length in characters of the versions to compare with a schema that may contain references inline.
 
@@ -67,11 +67,11 @@ class Draft:
     previous: Sequence[tuple[Version, Texts]] = ()
     twins: Sequence[Twin] = ()
     settled: tuple[Reference, ...] = ()
-    """The schema's references, with version numbers in place of "the latest version"."""
+    """The schema's references, with a version number for each reference to "the latest version"."""
     request: Request | None = None
     """The request, if it changes tags; otherwise None."""
     before: Version | None = None
-    """The latest version: the names of fields that it reserves must stay reserved."""
+    """The latest version. A new version must also reserve the field names that the latest version reserves."""
 
     def check(self) -> Checked:
         """Return the schema in its stored form, with the reasons to refuse it; raises RegistryError."""
@@ -103,7 +103,7 @@ class Draft:
         return Checked(self.subject, content, self.version, self.id, self.revision, same_as, reasons, given, given_as)
 
     def _with_reserved(self, schema: Schema, reasons: list[str], level: str) -> list[str]:
-        """Return the reasons to refuse a schema: first those about its fields, then the others.
+        """Return the reasons to refuse a schema: first the reasons about its fields, then all others.
 
         Raises InvalidSchema.
         """
@@ -123,7 +123,7 @@ class Draft:
         return [*found, f"{{validateFields: 'true', compatibility: '{level}'}}"] if found else []
 
     def _tagged(self, text: str, request: Request) -> Content:
-        """Return the content after adding and removing tags."""
+        """Return the content after the request's tags are added and removed."""
         if self.content.schema_type != AVRO:
             raise Refusal.INVALID_SCHEMA(f"Tags within schemas of type {self.content.schema_type} are not supported")
         try:
@@ -135,12 +135,12 @@ class Draft:
         return replace(self.content, schema=text)
 
     def _twin(self, content: Content, twins: Sequence[Twin]) -> int:
-        """Return the newest version that means the same as a content, or 0 if there is none."""
+        """Return the number of the newest version that means the same as a content, or 0 without such a version."""
         return next((each.version.version for each in twins if is_same(content, self.settled, each)), 0)
 
 
 def _reserved(content: Content) -> set[str]:
-    """Return the names that no field of a schema may have."""
+    """Return the reserved names, which no field of a schema may have."""
     named = str(property_of(content.metadata, _RESERVED) or "")
     return {name.strip() for name in named.split(",")} - {""}
 
@@ -369,7 +369,7 @@ class _Resolver:
         return found
 
     def settled(self, references: tuple[Reference, ...]) -> tuple[Reference, ...]:
-        """Return references with version numbers in place of "the latest version"."""
+        """Return the references, with a version number for each reference to "the latest version"."""
         if all(each.version != LATEST for each in references):
             return references
         latest = [self._state.latest(beside(self._subject, each.subject)) for each in references]
@@ -414,7 +414,7 @@ def _completed(content: Content, previous: Content | None, config: Config, versi
 def _with_additions(content: Content, previous: Content, config: Config) -> Content:
     """Return a schema with the config's metadata and rules.
 
-    A schema without its own also gets those of the latest version.
+    If the schema has no metadata or no rules, those of the latest version are used.
     """
     metadata = content.metadata if content.metadata is not None else previous.metadata
     rules = content.rule_set if content.rule_set is not None else previous.rule_set
@@ -464,7 +464,7 @@ def without_rules(rules: Json | None, names: Iterable[str]) -> Json | None:
 
 
 async def resolved(state: State, subject: str, references: Iterable[Reference]) -> Texts:
-    """Return the referenced schemas, and those that they reference.
+    """Return the referenced schemas, and the schemas that these reference.
 
     Raises RegistryError if one is missing. Awaits `turn`.
     """

@@ -1,8 +1,8 @@
 """The records of `_schemas`: JSON keys and values, as Confluent's registry writes and reads them.
 
 Owns the names and the order of their fields, because compaction compares keys byte by byte. Unknown fields of a value
-are dropped, as in Confluent's registry. Others may also write to the topic. So the parser either parses a record as the
-kind that its key names, or raises ValueError. Never decides.
+are dropped, as in Confluent's registry. Other programs may also write to the topic. So the parser either parses a
+record as the kind that its key names, or raises ValueError. Never decides.
 
 A key is one of
 

@@ -60,11 +60,11 @@ class Store(Protocol):
     async def ask(self, question: Callable[[State], T]) -> T:
         """Return the answer to a short question about the state.
 
-        First wait until all records that it depends on are safe.
+        First wait until all records that the answer depends on are safe: they cannot be lost any more.
         """
 
     async def look(self, question: Callable[[State], T]) -> T:
-        """Return the same as `ask` for a question that looks up single entries; it may run in any thread."""
+        """Return the same as `ask` for a question that looks up single entries. The question may run in any thread."""
 
     def at_once(self, question: Callable[[State], T]) -> T | None:
         """Return the same as `look`, from any thread; None if the question fails or has to wait."""
@@ -85,7 +85,7 @@ class Registry:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """The locks of subjects whose registrations make each other fail: without a lock, one could fail each time."""
+        """The locks of subjects whose registrations make each other fail: without a lock, one might never succeed."""
 
     async def resolved(self, subject: str) -> str:
         """Return the subject that a name refers to."""

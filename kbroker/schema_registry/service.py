@@ -31,7 +31,7 @@ _PASSING: Final = (
     ErrorCode.NOT_COORDINATOR,
 )
 _AT_ONCE: Final = 2
-"""The number of schemas that are parsed at the same time: more would only wait for the interpreter's lock."""
+"""The maximum number of schemas that are parsed at the same time: more would only wait for the interpreter's lock."""
 NOBODY: Final = -1
 T = TypeVar("T")
 
@@ -44,13 +44,13 @@ class Place(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A state that contains only safe records. Two objects are equal if nothing has changed between them."""
+    """A state in which no record can be lost any more. Two objects are equal if nothing has changed between them."""
 
     state: State
     decisions: int
     """The number of decisions that have begun so far."""
     end: int
-    """The end offset of the state's records: records of other writers change it without a decision."""
+    """The end offset of the state's records. Records of other writers increase it without a decision."""
 
 
 class _Failed(NamedTuple):
@@ -61,7 +61,7 @@ class _Failed(NamedTuple):
 
     @property
     def error(self) -> RegistryError:
-        """The error for a client."""
+        """The error that a client gets."""
         if self.code in _PASSING:
             return Refusal.UNKNOWN_LEADER.error
         return Refusal.STORE_FAILED(f"Write to the Kafka store failed: {self.message or self.code.name}")

@@ -53,7 +53,7 @@ STALE: Final = Stale()
 
 
 class More(NamedTuple):
-    """A part of a long deletion is decided; the caller must request the rest."""
+    """A part of a long deletion is decided; the caller must request the next part."""
 
     done: Any
 
@@ -69,8 +69,8 @@ class Checked(NamedTuple):
     """A schema that was parsed, and compared with the versions of its subject.
 
     `content` includes what the schema inherits from the latest version and the config. `given` is the schema of the
-    request alone, or None if no look-up is needed. `version` and `id` are the requested ones, or 0 and -1. `same_as` is
-    a version that means the same as `content`, `given_as` is a version that means the same as `given`; each is 0 if
+    request alone, or None if no look-up is needed. `version` and `id` are the requested numbers, or 0 and -1. `same_as`
+    is a version that means the same as `content`, `given_as` is a version that means the same as `given`; each is 0 if
     there is no such version. `incompatible` are the reasons against its registration.
     """
 
@@ -310,8 +310,8 @@ class RegistryShard:
     def set_mode(self, subject: str | None, mode: str | None, *, force: bool) -> Outcome:
         """Reply with the mode. The mode IMPORT needs `force`, or a subject or context that has no schemas.
 
-        IMPORT removes softly deleted schemas for good, because an import may use their ids. If there are many, the
-        reply is `More`.
+        IMPORT removes softly deleted schemas for good, because an import may use their ids. If there are many such
+        schemas, the reply is `More`.
         """
         state, records = self.state, list[CoordinatorRecord]()
         if mode == IMPORT and state.mode_in_scope(subject) != IMPORT and not force:

@@ -183,8 +183,8 @@ class State:
     def find_by_id(self, schema_id: int, subject: str = "") -> Version | None:
         """Return a version with an id, searched as in Confluent's registry.
 
-        A subject without a context is searched in all contexts. If it is not found, any subject of the default context
-        is accepted.
+        A subject without a context is searched in all contexts. If no version is found, any subject of the default
+        context is accepted.
         """
         wanted = parse(subject)
         found = self.get_by_id(schema_id, subject)

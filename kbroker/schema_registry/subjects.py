@@ -1,7 +1,8 @@
 """Names of subjects, and the contexts that contain them.
 
-A subject without a context is in the default one, ".". A subject in another context is written ":.context:subject", and
-a context alone ":.context:". Owns this form (Confluent: QualifiedSubject, without tenants). Never looks up a subject.
+A subject without a context is in the default context, ".". A subject in another context is written ":.context:subject",
+and a context alone ":.context:". Owns this form (Confluent: QualifiedSubject, without tenants). Never looks up a
+subject.
 """
 
 from __future__ import annotations

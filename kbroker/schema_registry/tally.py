@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 ELSEWHERE = "none"
-"""The endpoint in the counts for requests that another broker answered, or that were refused before any endpoint."""
+"""The name for requests that another broker answered, or that were refused before they reached an endpoint."""
 
 
 class Tally:

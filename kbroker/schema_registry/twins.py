@@ -1,7 +1,7 @@
 """Whether a version of a subject means the same as a schema, although their texts may differ.
 
-Owns the comparison of two contents for a registration or a look-up (Confluent: ParsedSchema.canLookup). Never compares
-which values they can read: formats/ does.
+Owns the comparison of two contents for a registration or a look-up (Confluent: ParsedSchema.canLookup). Never decides
+whether one schema can read the values of the other: formats/ does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NUMBER: Final = "confluent:version"
 _CANONICAL: dict[bytes, bytes] = {}
 _MOST_CANONICAL: Final = 10_000
 Texts = Mapping[str, str]
-"""The texts of referenced schemas, by the name of the reference; each text comes after those that it references."""
+"""The texts of referenced schemas, by the name of the reference; each text comes after the texts that it references."""
 
 
 class Twin(NamedTuple):

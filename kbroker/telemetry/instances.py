@@ -64,9 +64,15 @@ class Receiver(Protocol):
 
 
 MOST_INSTANCES: Final = 16_384
-"""The maximum number of instances, as in Kafka. Another instance replaces the one with the longest inactivity."""
+"""The maximum number of instances, as in Kafka.
+
+At this number, a new instance replaces the instance with the longest inactivity.
+"""
 EXPIRY_MS: Final = 60 * 1000
-"""The time in ms after which an instance without a request expires, or three intervals if they are longer."""
+"""The time in ms without a request after which an instance expires.
+
+It is at least three of the instance's intervals.
+"""
 LONGEST_TEXT: Final = 1_000
 """The maximum number of compared characters of a client's own texts. Further characters are ignored."""
 _MAY_ASK_AGAIN: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
@@ -130,7 +136,7 @@ class ClientTelemetry:
         return len(self._instances)
 
     def id_for(self, asked: bytes) -> bytes:
-        """Return a client's id: its own, or a new one."""
+        """Return a client's id: the client's own id, or a new id."""
         if asked != ZERO_UUID:
             return asked
         made = self._new_id()

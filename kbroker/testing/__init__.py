@@ -13,7 +13,7 @@ __all__ = ["assert_committed", "assert_no_requests", "assert_records", "assert_r
 
 if TYPE_CHECKING:
     from kbroker.testing.asserting import assert_committed, assert_no_requests, assert_records, assert_requested
-else:  # with this function, a type checker would accept names that do not exist
+else:  # a type checker that sees this function would accept unknown names
 
     def __getattr__(name: str) -> Any:
         """Load the assertions on first access: a test that only moves the clock does not need them."""

@@ -72,7 +72,7 @@ class Asking:
         """Send a request, as `ask` does, to the leader of a partition.
 
         The error code that `code` returns shows whether the leader has changed. Brokers know a new topic a moment
-        before they host its partitions. Until they host them, the request is retried.
+        before they host its partitions. Until the brokers host the partitions, the request is retried.
         """
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -89,7 +89,7 @@ class Asking:
         return self.ask(request, kind)
 
     def by_coordinator(self, groups: Sequence[str]) -> list[Sequence[str]]:
-        """Divide groups into lists, so that one request can handle each list."""
+        """Divide groups into lists, so that one request can handle all groups of a list."""
         return [[each] for each in groups]
 
     def ask_controller(self, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
@@ -175,7 +175,10 @@ class Asking:
         return leader if leader >= 0 else None
 
     def coordinator_of(self, group: str) -> int | None:
-        """Return the id of a group's coordinator. Return None if there is no coordinator, or no group ever existed."""
+        """Return the id of a group's coordinator.
+
+        Return None without a coordinator, for instance if no group ever existed.
+        """
         count = self.partitions_of(OFFSETS_TOPIC)
         return self.leader_of(OFFSETS_TOPIC, partition_for(group, count)) if count else None
 

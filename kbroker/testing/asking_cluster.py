@@ -45,7 +45,10 @@ class _Moved(Exception):  # noqa: N818 - an outcome
 
 @dataclass(frozen=True, slots=True)
 class _One:
-    """The role of the wanted broker: a function that finds it, other brokers' errors, the text if there is none."""
+    """A role: a function that finds its broker, and the errors that brokers without the role return.
+
+    `no_broker` is the text if no broker has the role.
+    """
 
     find: Callable[[], ClusterNode | None]
     not_it: frozenset[ErrorCode]
@@ -63,7 +66,7 @@ class ClusterAsking(Asking):
 
     @property
     def state(self) -> ClusterState:
-        """The controller's metadata. While there is no controller, the metadata of another broker."""
+        """The controller's metadata or, while there is no controller, the metadata of any broker."""
         nodes = self._running()
         any_state = next(iter(nodes.values())).metadata.state
         controller = nodes.get(any_state.controller_id)
@@ -133,7 +136,7 @@ class ClusterAsking(Asking):
         return None if broker is None else self._running().get(broker)
 
     def _ask_at(self, node: ClusterNode, request: Any, kind: type[Answer], role: _One | None = None) -> Answer:
-        """Let a broker handle a request. With a role, raise _Moved when another broker takes the role."""
+        """Let a broker handle a request. If a role is given, raise _Moved when another broker takes the role."""
         listener = node.config.listeners.bind[0].name
         work = handled(node.services, listener, request)
         answer: Answer = self._calling.wait_for(work if role is None else _while_held(role, node, work))
@@ -168,7 +171,7 @@ class ClusterAsking(Asking):
 
 
 async def _while_held(role: _One, node: ClusterNode, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Return the result of the work of a broker. If the broker loses the role, cancel the work and raise _Moved."""
+    """Return the result of a broker's work. If the broker loses the role, cancel the work and raise _Moved."""
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait([task], timeout=_CHECK_S))[0]:

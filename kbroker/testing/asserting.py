@@ -271,7 +271,7 @@ def _offset(offset: int | None) -> str:
 def _requests_text(requests: Requests, found: Sequence[Request], api: str, about: About, expected: str) -> str:
     """Return a text with the matching requests and the API's other requests.
 
-    If there are none, it has those of all APIs.
+    If there are no requests of this API, the text has the requests of all APIs.
     """
     filters = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items())
     lines = [f"{api}{f' about {filters}' if filters else ''}: expected {expected}, there {_are(len(found))}"]

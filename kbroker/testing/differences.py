@@ -67,9 +67,10 @@ def _middle(
 
 
 def matched(wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want, There], bool]) -> list[Pair]:
-    """Match elements in any order. Return the pairs: first the actual elements in their order, then the missing ones.
+    """Match elements in any order.
 
-    Each element of `wanted` takes the first free match, so the most specific elements should come first.
+    Return the pairs: first the actual elements in their order, then the missing elements. Each element of `wanted`
+    takes the first free match, so the most specific elements should come first.
     """
     taken: dict[int, int] = {}
     missing: list[Pair] = []

@@ -209,7 +209,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The way in which a request fails or is dropped, or its connection breaks. For `value` see Fault."""
+    """The way in which a request fails, is dropped, or loses its connection. For `value` see Fault."""
 
     kind: Kind
     value: Any
@@ -223,7 +223,7 @@ class Plan:
     delay_ms: float = 0.0
     throttle_ms: int = 0
     end: End | None = None
-    """The way in which the request fails or is dropped, or its connection breaks; None if none of this happens."""
+    """The way in which the request fails, is dropped, or loses its connection; None if none of these happens."""
 
     def in_words(self) -> str:
         """Return a description of the plan."""
@@ -264,7 +264,7 @@ class Faults:
         self.active: tuple[Fault, ...] = ()
         """The active faults, in the order in which they were set."""
         self.storms: deque[Fault] = deque(maxlen=_STORMS_KEPT)
-        """The latest storms, including removed ones."""
+        """The latest storms, including removed storms."""
         self.waiting: set[Fault] = set()
         """The faults for which a thread waits (`Fault.wait`)."""
         self.has_ended = False

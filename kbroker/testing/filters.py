@@ -30,7 +30,7 @@ class When(Enum):
 
     @classmethod
     def of(cls, given: When | str) -> When:
-        """Return a member, from the member itself or its value. Raises ValueError with a list of the members."""
+        """Return the member that is given as a member or as its value. Raises ValueError with a list of the members."""
         try:
             return cls(given)
         except ValueError:

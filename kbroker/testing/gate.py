@@ -33,7 +33,7 @@ class Entrance:
 
     @contextlib.contextmanager
     def shut(self) -> Iterator[None]:
-        """Delay all requests until the context ends."""
+        """Delay all requests until the `with` block ends."""
         self._opened.clear()
         self._divert()
         try:

@@ -244,7 +244,7 @@ class Group(Changeable):
         return {place: lag - done[place] if place in done else stored.get(place, lag) for place, lag in lags.items()}
 
     def delete(self) -> None:
-        """Delete the group and its committed offsets. It must have no members. Raises MissingError, ApiError."""
+        """Delete the group and its committed offsets. The group must have no members. Raises MissingError, ApiError."""
         self.change(GROUP_DELETE)
 
     def delete_offsets(self, topic: str, *more: str) -> None:

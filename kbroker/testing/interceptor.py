@@ -50,7 +50,10 @@ class Interceptor:
         services: Services,
         entrance: Entrance | None = None,
     ) -> None:
-        """Create the interceptor. If `entrance` is shut while a request is delayed, the request waits for it."""
+        """Create the interceptor.
+
+        If `entrance` is shut while a fault delays a request, the request also waits until `entrance` is open.
+        """
         self._dispatcher = dispatcher
         self._run: Run = dispatcher.run
         self._faults = faults
@@ -223,7 +226,10 @@ class Interceptor:
     async def _failed_fetch(
         self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End
     ) -> Framed:
-        """Fetch without waiting, so that the session continues, and replace records with errors."""
+        """Let the broker fetch without waiting, so that the session continues.
+
+        Replace the records of the answer with errors.
+        """
         entry, fault = work.entry, end.fault
         now = _replaced(seen.request, max_wait_ms=0, min_bytes=0)
         framed = await self._answered(context, work, _frame(entry, correlation_id, context, now))

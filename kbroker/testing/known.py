@@ -49,7 +49,10 @@ def error_code(given: object) -> ErrorCode:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return the message for an unknown name. It has the most similar name, or all names if none is similar."""
+    """Return the message for an unknown name.
+
+    The message has the most similar name, or all names if no name is similar.
+    """
     names = sorted(known)
     near = get_close_matches(name[:_LONGEST], names, 1, 0.5)
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""

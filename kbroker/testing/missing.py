@@ -43,7 +43,7 @@ def topic_state(name: str, state: ClusterState) -> TopicState:
 
 
 def visible(state: ClusterState) -> list[str]:
-    """Return the topics without the broker's internal ones, in order."""
+    """Return the topics in order, without the broker's internal topics."""
     return [name for name in sorted(state.topics) if not name.startswith("__")]
 
 

@@ -18,7 +18,7 @@ from kbroker.testing.requests import Requests
 class ClusterSteering:
     """The faults and requests of one cluster. `call` runs a function on the brokers' loop. The brokers share one clock.
 
-    `brokers` are the ids of all brokers, including stopped ones.
+    `brokers` are the ids of all brokers, including stopped brokers.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ClusterSteering:
     def record(self) -> Requests:
         """Return the requests. The recording begins at the first call."""
         if not self.requests.on:
-            self.requests.start(late=True)  # always: a count of connections would include those between brokers
+            self.requests.start(late=True)  # always `late`: connections between brokers would also count
             self._changed()
         return self.requests
 

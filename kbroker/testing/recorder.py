@@ -1,6 +1,6 @@
 """The recording of requests and answers as bytes, while there are no faults.
 
-It costs so little that a broker can always record.
+Recording costs so little that a broker can always record.
 
 Owns the data of a request that is stored on arrival: its bytes, its sender, the partitions of its fetch session, and
 the names of topics that are deleted later. A request is decoded on first access. Never changes a request or its
@@ -31,7 +31,7 @@ _ID_LENGTH: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 _BEFORE_ID: Final = 10
 _SESSIONS_FROM, _NO_REPLICA_FROM, _BEFORE_SESSION = 7, 15, 13
-"""The first Fetch version with sessions, the first without a leading replica id, the bytes before the session id."""
+"""The first Fetch version with sessions, the first without a leading replica id, and the size before the session id."""
 _FETCH: int = FetchRequest.KEY  # type: ignore[attr-defined]
 _Known = tuple[tuple[str, bytes, int], ...]
 """The partitions of a fetch session."""

@@ -1,10 +1,10 @@
 """The groups and transactional ids of a broker after a restore, and their effect on running clients.
 
 This module changes groups and transactional ids during a restore. All members are removed from groups, because a
-stopped member would block the others until its session expires. A running member is notified at its next heartbeat, and
-joins again. A transaction that was open in the snapshot is aborted. A producer keeps its id and epoch and continues if
-it has an open transaction neither in the snapshot nor at the restore. Every other producer is fenced. Never changes
-committed offsets, and never writes a record itself.
+stopped member would block all other members until its session expires. A running member is notified at its next
+heartbeat, and joins again. A transaction that was open in the snapshot is aborted. A producer is fenced if it had an
+open transaction in the snapshot, or has one at the restore. Every other producer keeps its id and epoch and continues.
+Never changes committed offsets, and never writes a record itself.
 """
 
 from __future__ import annotations

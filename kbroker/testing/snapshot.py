@@ -84,7 +84,10 @@ class Snapshot:
         return self._end.alive
 
     def remove(self) -> None:
-        """Delete the snapshot. This also happens when it is no longer referenced, and when its broker stops."""
+        """Delete the snapshot.
+
+        A snapshot is also deleted when it is no longer referenced, and when its broker stops.
+        """
         self._end()
 
 

@@ -25,9 +25,12 @@ class SteeredClock(SystemClock):
         self._wall_ms = 0
         self._monotonic_ms = 0
         self.moved: Callable[[float], None] | None = None
-        """A function that is called with the elapsed ms after each move. It returns when all due work is done."""
+        """A function that is called with the elapsed ms after each move.
+
+        That function returns when all due work is done.
+        """
         self.turn: Callable[[], AbstractContextManager[None]] = nullcontext
-        """The context of a move. It excludes other moves at the same time."""
+        """Returns a context manager for a move: it excludes all other moves at the same time."""
 
     def __repr__(self) -> str:
         return (

@@ -1,4 +1,4 @@
-"""The control of an embedded broker by its owner, from a thread other than the broker's.
+"""The control of an embedded broker by its owner, from another thread than the broker's own.
 
 Decides when requests pass the interceptor: while there are faults, or while requests are recorded. Allows only one
 change of the broker's content or time at a time. Never decides the outcome of a request.

@@ -95,7 +95,7 @@ def could_name(request: type[Any]) -> frozenset[str]:
 
 
 def topic_name(element: Any, names: Names) -> str | None:
-    """Return the topic name of an element of a list of topics; None if the topic id is unknown."""
+    """Return the topic name of an element in a list of topics; None if the topic id is unknown."""
     if isinstance(element, str):
         return element
     name = getattr(element, "name", None) or getattr(element, "topic", None)
@@ -125,9 +125,9 @@ def _indexes(element: Any) -> Iterator[int]:
 
 
 def part_of(message: Any, keeps: Keeps, names: Names) -> tuple[Any, bool]:
-    """Return a copy of a message with only a part of its topics and partitions, and whether this part has any.
+    """Return a copy of a message with only some topics and partitions, and whether the copy has any topics.
 
-    Fields without topics are in every part.
+    Fields without topics are in every copy.
     """
     part, some = copy(message), False
     for spec in type(message).SPECS:

@@ -124,7 +124,7 @@ class ChunkCache:
     def bring(self, key: ChunkKey, fetch: Fetch) -> asyncio.Task[Chunk]:
         """Return the task that fetches a chunk.
 
-        Several callers may share a task. It continues even if all of them give up.
+        Several callers may share a task. The task continues even if all callers give up.
         """
         task = self._coming.get(key)
         if task is None:
@@ -133,7 +133,7 @@ class ChunkCache:
         return task
 
     def bring_ahead(self, key: ChunkKey, fetch: Fetch) -> None:
-        """Fetch a chunk that no reader needs yet, unless many chunks are being fetched already."""
+        """Fetch a chunk that no reader needs yet. Do nothing if many chunks are being fetched already."""
         if self.get(key) is None and key not in self._coming and len(self._coming) <= AHEAD:
             self.bring(key, fetch)
 

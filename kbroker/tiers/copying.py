@@ -26,7 +26,10 @@ from kbroker.tiers.shared import Shared
 
 _SNAPSHOT_SUFFIX: Final = ".snapshot"
 _LEAST_RATE: Final = 1 << 20
-"""The minimum rate of a copy in bytes per second. The time at this rate is added to the deadline of a small copy."""
+"""The minimum rate of a copy in bytes per second.
+
+A copy's deadline is that of a small call, plus the copy's time at this rate.
+"""
 
 
 async def copy_segment(shared: Shared, owner: Owner, log: PartitionLog, segment: Segment, end: int) -> bool:
@@ -92,7 +95,7 @@ async def _aborted_in(log: PartitionLog, start: int, end: int) -> bytes:
 
 
 def parts_of(log: PartitionLog, segment: Segment, end: int, aborted: bytes) -> Parts:
-    """Return the parts of a closed segment's object. Files that only save time may be missing. Raises OSError.
+    """Return the parts of a closed segment's object. Files that only make reads faster may be missing. Raises OSError.
 
     The transaction index `aborted` has all aborted transactions with records in the segment. Their markers may be in
     later segments. So a reader needs no other object.

@@ -160,7 +160,7 @@ class RemoteReader:
     ) -> tuple[int, BatchHeader]:
         """Return the place and the header of the batch that contains an offset. Raises DamagedObjectError."""
         position = _indexed(known.offsets, offset - segment.start_offset)
-        for begin in (position, 0) if position else (0,):  # an index only saves time
+        for begin in (position, 0) if position else (0,):  # an index only makes reads faster
             place = begin
             while (header := await self._header(known, place, until)) is not None:
                 if header.base_offset > offset and place == begin and begin:

@@ -1,7 +1,7 @@
 """The partitions with remote storage on a broker: their rounds, and the deletion of unneeded remote segments.
 
-Owns the choice of the partitions, the time of their rounds, and the reader. Also owns the deletion of remote segments
-whose topic is deleted. It also deletes the segments of topics that no longer use remote storage and are not led by this
+Owns the choice of the partitions, the time of their rounds, and the reader. Also owns the deletion of two kinds of
+remote segments: those of deleted topics, and those of topics that no longer use remote storage and are not led by this
 broker. Never copies: copying.py does.
 """
 

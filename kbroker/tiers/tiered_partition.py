@@ -80,7 +80,7 @@ class TieredPartition:
             self._not_before = self._shared.clock.monotonic_ms() + pause_ms
 
     def lag(self) -> tuple[int, int]:
-        """Return the size in bytes of closed segments that are not copied, and the age in ms of the first one."""
+        """Return the size in bytes of closed segments that are not copied, and the age in ms of the first of them."""
         partition_log = self.partition.log
         if partition_log.tier is None or not partition_log.config.copies:
             return 0, 0

@@ -1,4 +1,4 @@
-"""Finds those of many filters that may select records of a batch; the work hardly grows with the number of filters.
+"""Finds the filters, among many, that may select records of a batch. More filters hardly need more work.
 
 Owns the search for many values of one header together: one pass over a batch finds the values in it, and a table has
 the filters that select each value. Most views of one topic differ only in the value of one header. Other filters are

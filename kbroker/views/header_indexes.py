@@ -45,7 +45,7 @@ _EVERYWHERE: Final = -1
 
 
 class _Loaded(NamedTuple):
-    """A segment's index, or None if there is none. It is valid while the log is not truncated."""
+    """A segment's index, or None if there is none. The index is valid while the log is not truncated."""
 
     header_index: HeaderIndex | None
     truncations: int
@@ -53,7 +53,7 @@ class _Loaded(NamedTuple):
 
 
 class _Complete(NamedTuple):
-    """The names, the base of the open segment and the number of segments of a log, when it was last examined."""
+    """The state of a log when it was last examined: names of headers, base of the open segment, number of segments."""
 
     state: tuple[tuple[str, ...], int, int]
     until_ms: float

@@ -1,4 +1,4 @@
-"""The views of this broker: each is a filter on a partition that this broker has a replica of.
+"""The views of this broker: each is a filter on a partition of which this broker has a replica.
 
 Owns the scans of the sources, the compiled filters, and the filtered batches that are kept in memory. Follows the
 cluster's state: a new filter of a view, or the loss of its source, takes effect immediately. A stored filter that
@@ -53,9 +53,9 @@ class HostedViews:
         counters: TopicMetrics,
         hosted: Callable[[], Iterable[Partition]],
     ) -> None:
-        """`get` returns one hosted partition, and `hosted` all.
+        """`get` returns one hosted partition, and `hosted` returns all of them.
 
-        `why_missing` returns the error if one is not hosted.
+        `why_missing` returns the error for a partition that is not hosted.
         """
         self._counters = counters
         self._get = get

@@ -23,12 +23,12 @@ from kbroker.views.source import Source
 log = logging.getLogger(__name__)
 
 RETRY_MS: Final = 1_000
-"""The time in ms between a failed search and the next search. It doubles with each failure."""
+"""The time in ms between a failed search and the next search. This time doubles with each failure."""
 _MOST_RETRY_MS: Final = 30_000
 
 
 class _Last(NamedTuple):
-    """The last match in a piece and the end of its batch, the last match below the last stable offset (-1: none).
+    """The last match in a piece, the end of its batch, and the last match below the last stable offset (-1: none).
 
     `unstable` has the last match of each batch above that offset.
     """
@@ -51,7 +51,7 @@ class LastMatches:
         self._pause_ms = 0
         self._retry_at_ms = 0.0
         self.task: asyncio.Task[None] | None = None
-        """The search in progress, or the last one."""
+        """The search in progress, or the last search."""
 
     def find(self, selection: Selection) -> None:
         """Begin to search for the last match of a filter."""
@@ -61,7 +61,7 @@ class LastMatches:
             self.task.add_done_callback(self._ended)
 
     def retry(self, selection: Selection) -> None:
-        """Search again after a failed search, unless the failure is recent."""
+        """Search again after a failed search, if the failure is not recent."""
         is_idle = self.task is None or self.task.done()
         if is_idle and self._source.shared.clock.monotonic_ms() >= self._retry_at_ms:
             self.find(selection)

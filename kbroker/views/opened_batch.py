@@ -40,12 +40,12 @@ Batches were checked at the append: only a broken file exceeds this limit.
 """
 _WALKED_AT_ONCE: Final = 1 << 15
 _WALKED_SLOWLY: Final = 1 << 10
-"""The number of records whose borders are found between two turns: some hundred us, by compiled code or in Python."""
+"""The number of records whose borders are found in one slice of some hundred us, by compiled code and in Python."""
 _MOST_DECODED: Final = 4096
 """The maximum number of decoded records that are kept for other filters."""
 _LARGE_RECORD: Final = 16384
 _DECODED_AT_ONCE: Final = 32
-"""The number of records that are decoded and tested between two turns, if the records are small."""
+"""The number of records that are decoded and tested in one slice, if the records are small."""
 _SUMMED_AT_ONCE: Final = 1 << 18
 _PACKED_AT_ONCE: Final = 1 << 16
 

@@ -25,7 +25,7 @@ class Found(NamedTuple):
     end: int
     """The offset after the last returned batch; the requested offset if there are no records."""
     is_full: bool
-    """Whether a further match did not fit."""
+    """Whether a further match was left out, because it exceeded `limit`."""
     is_done: bool
     """Whether there is no further match up to the bound."""
 

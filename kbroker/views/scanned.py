@@ -63,7 +63,7 @@ class Ranges:
 
 
 class Selection:
-    """One filter on one partition. `filter` is compiled from a view's config."""
+    """The use of one filter on one partition. `filter` is compiled from a view's config."""
 
     __slots__ = (
         "_stable_last", "_unstable", "attached", "clean_from", "empty", "filter", "floor", "is_known", "last", "upto",
@@ -83,7 +83,10 @@ class Selection:
         self.floor = 0
         """The offset at which a search backwards for the last match may end."""
         self.attached = False
-        """Whether new batches are scanned for this filter: then all batches are scanned up to the source's position."""
+        """Whether new batches are scanned for this filter.
+
+        If so, all batches up to the source's position are scanned.
+        """
         self.clean_from = start
         """The offset from which on there is no match, while the selection is attached."""
         self.used_ms = 0.0
@@ -126,7 +129,7 @@ class Selection:
         self._unstable.append(last_match)
 
     def note(self, match: int) -> None:
-        """Note a match, perhaps the last one."""
+        """Note a match, perhaps the last match."""
         self.last = max(self.last, match)
 
     def note_unstable(self, matches: Iterable[int]) -> None:
@@ -138,7 +141,10 @@ class Selection:
         self._stable_last = max(self._stable_last, match)
 
     def high_watermark(self, start: int) -> int:
-        """Return the offset after the last known match; the log's start if there is none. It never decreases."""
+        """Return the offset after the last known match; the log's start if there is none.
+
+        The returned offset never decreases.
+        """
         return max(self.last + 1, start)
 
     def last_stable_offset(self, stable: int, start: int) -> int:

@@ -30,14 +30,14 @@ _LARGE: Final = 1 << 16
 
 
 class Possible(NamedTuple):
-    """A part of the log that may have matches: the `size` bytes from `offset` on; with an index, only some blocks."""
+    """A part of the log that may have matches: the `size` bytes from `offset` on, or only some blocks in them."""
 
     offset: int
     size: int
     header_index: HeaderIndex | None = None
     bits: int = 0
     end: int = 0
-    """The offset up to which the index is valid. Compaction may have joined its segment with the next one."""
+    """The offset up to which the index is valid. Compaction may have joined its segment with the next segment."""
 
     def has(self, offset: int) -> bool:
         """Whether the batch that begins at an offset may have a match."""

@@ -56,7 +56,7 @@ class SourceScan:
         self._led = self._leadership()
         self._waiting = 0
         self._is_fresh = False
-        """Whether a selection is in use that is not attached."""
+        """Whether a selection that is not attached is in use."""
         self._looked_ms = 0.0
 
     @property
@@ -221,7 +221,7 @@ class SourceScan:
         return bool(selection.waiters) or now_ms - selection.used_ms < IDLE_MS
 
     def _attach_used(self) -> None:
-        """Attach the selections that are in use, and from time to time detach the others."""
+        """Attach the selections that are in use. From time to time, detach the selections that are no longer in use."""
         now_ms = self._shared.clock.monotonic_ms()
         if not self._is_fresh and now_ms - self._looked_ms < IDLE_MS / 4:
             return

@@ -30,7 +30,7 @@ class Receiver(Protocol):
     client: str
     """The client's name and version."""
     assigned_at: float | None
-    """The time at which the group first assigned partitions, on the clock time.perf_counter, or None."""
+    """The time at which the group first assigned partitions, on the clock time.perf_counter; None before that."""
 
     def take(self, most: int, seconds: float) -> list[bytes | None]:
         """Return the values of at most `most` records; wait for records for at most `seconds`."""
@@ -99,7 +99,8 @@ class KafkaPython:
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Read topics as a member of the group; a name that begins with ^ is a regular expression."""
-        # A member that joins before it knows the partitions assigns none, and does not always notice them later.
+        # If a member joins before it knows the partitions, it assigns no partitions, and does not always notice them
+        # later.
         if topics[0].startswith("^"):
             self._consumer.topics()
             self._consumer.subscribe(pattern=topics[0])

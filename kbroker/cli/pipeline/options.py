@@ -88,7 +88,7 @@ def format_option(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def require_archive(spark: SparkOptions, root: str, file_format: str | None = None) -> SparkOptions:
-    """Return the options for Spark that reads an archive: with the connectors for its format and its path.
+    """Return the options with which Spark reads an archive: with the connectors for the archive's format and path.
 
     Raises PipelineError if there is clearly no archive, because starting Spark takes seconds.
     """

@@ -26,7 +26,7 @@ from kbroker.console.values import Values
 _MOST_DRAWN: Final = 80
 """The maximum number of members, and of partitions of a topic, in a grid."""
 _MOST_CELLS: Final = 20_000
-"""The maximum number of cells of all grids of a page together."""
+"""The maximum number of cells in all grids of a page together."""
 _MOST_ROWS: Final = 100
 _MOST_STUCK: Final = 10
 _MOST_RUNS: Final = 200

@@ -1,6 +1,7 @@
 """The first page: the faults and the content of the cluster.
 
-Owns its content. It shows the sampler's results, so that it appears immediately in any state of the cluster.
+Owns the page's content. The page shows the sampler's results, so that it appears immediately in any state of the
+cluster.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _LEVELS: Final = (
 )  # fmt: skip
 _AS_GLOBAL: Final = ""
 _MOST_USERS: Final = 50
-"""The maximum number, on a page, of schemas that reference a version, and of topics that use a subject."""
+"""The maximum number of shown schemas that reference a version, and of shown topics that use a subject."""
 _LONGEST_DIFF: Final = 2_000
 """The maximum number of lines of a compared schema. The time of a comparison grows with the square of this number."""
 

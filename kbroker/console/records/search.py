@@ -43,7 +43,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class Cursor:
-    """A search's position in each partition: the next offset of a forward search, the upper bound of a backward one."""
+    """A search's position in each partition: the next offset (forward search) or the upper bound (backward search)."""
 
     forward: bool
     at: dict[int, int]
@@ -158,7 +158,7 @@ class _Work:
     def newest_or_oldest(self) -> list[Found]:
         """Return the next records of all partitions together, in order of their timestamps.
 
-        If a step has no time for all partitions, the next step continues with the remaining ones.
+        If a step has no time for all partitions, the next step continues with the remaining partitions.
         """
         limit, forward, at = self._search.limit, self._search.forward, self._cursor.at
         found: list[Found] = []
@@ -170,7 +170,7 @@ class _Work:
             each = self._bounds[partition]
             low, high = self._window(partition, limit)
             read, end = self._read(partition, low, high, limit if forward else None)
-            # After compaction a window may contain no record. Move the window until it contains a record.
+            # After compaction a window of offsets may contain no record. Move the window until it contains a record.
             while not forward and not read and self._low > each.begin and not self._spent():
                 high, low = self._low, max(each.begin, self._low - _WINDOW)
                 read, end = self._read(partition, low, high, None)

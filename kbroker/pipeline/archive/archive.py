@@ -2,9 +2,9 @@
 
 Owns the stream and the work of one batch. A batch is a range of offsets for each partition, which Spark writes to its
 checkpoint before it reads them, so that a repeated batch has the same offsets. A batch is committed once its entry is
-in the archive's manifest (store.py), or in a commit of its table (tables/). The entry names the stream and the batch,
-so that a repeated batch is skipped. Records of aborted transactions are not read (`read_committed`). Never deletes
-anything in the topics.
+in the archive's manifest (store.py), or in a commit of its table (tables/). The entry or commit names the stream and
+the batch, so that a repeated batch is skipped. Records of aborted transactions are not read (`read_committed`). Never
+deletes anything in the topics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ArchiveOptions:
     to: str
     checkpoint: str
     every: str | None = None
-    """The interval between batches ("1 minute"). With None, the job ends when all current records are archived."""
+    """The interval between batches ("1 minute"). If None, the job ends when all current records are archived."""
     format: str = FORMAT
     partition_by: str = "date"
     allow_gaps: bool = False
@@ -168,7 +168,7 @@ class Archive:
             raise PipelineError(f"the checkpoint {where} is not the one of {self._options.to}; take a new one")
 
     def _check_topics(self, known: set[str], *, under_way: bool) -> None:
-        """Refuse a checkpoint that contains other topics, unless these topics are deleted and gaps are allowed."""
+        """Refuse a checkpoint that contains other topics. Accept deleted topics only if gaps are allowed."""
         others = known - self._topics.keys()
         deleted = others - self._cluster.topics().keys() if others else set()
         if others - deleted:
@@ -316,7 +316,7 @@ class Archive:
         return ranges, by_file
 
     def _gaps(self, staged: Any, ranges: list[Range]) -> tuple[Range, ...]:
-        """Return the gaps in a batch: offsets whose records were deleted in the topic before the job could read them.
+        """Return the gaps in a batch: offsets of records that the topic deleted before the job could read them.
 
         Records that were read before their deletion are not gaps. Transaction markers and compacted records cannot be
         distinguished from deleted records afterwards, so they count as deleted.

@@ -39,7 +39,10 @@ class File:
     bytes: int
     records: int
     columns: str = ""
-    """A text that differs between files whose decoded columns have different types. Empty without such columns."""
+    """A text that differs between files whose decoded columns have different types.
+
+    Empty for a file without decoded columns.
+    """
 
     def encode(self) -> dict[str, str | int]:
         """Return the file in the form for JSON."""
@@ -109,7 +112,7 @@ class Manifest:
         covered = {name for entry in everything.values() for name in entry.includes}
         self.entries = [entry for name, entry in sorted(everything.items()) if name not in covered]
         self.obsolete = sorted(covered & everything.keys())
-        """The entries that are included in a summary. They may be deleted."""
+        """The entries that a summary includes, so that their documents may be deleted."""
         files = {file.path: file for entry in self.entries for file in entry.files}
         for entry in self.entries:
             for path in entry.removed:

@@ -1,4 +1,4 @@
-"""The form in which an archive is stored at a path, and the archive's place.
+"""The form in which an archive is stored at a path, and the object (`Place`) that reads and writes it there.
 
 Owns the recognition of a form by its files. Never reads records.
 """

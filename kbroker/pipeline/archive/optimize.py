@@ -31,7 +31,10 @@ class Optimization:
         self._target = target
 
     def run(self) -> tuple[int, int]:
-        """Run the job. Return the numbers of files before and after. Raises PipelineError, also for a table."""
+        """Run the job. Return the numbers of files before and after.
+
+        Raises PipelineError, also if the archive is a table.
+        """
         kind = kind_at(self._store.files.exists)
         if kind not in (None, FORMAT):
             raise PipelineError(

@@ -52,7 +52,7 @@ def record_hash() -> Any:
 
 
 def sums(frame: Any, *keys: Any) -> list[Any]:
-    """Return rows of (keys, records, checksum, first, last) for each of the keys. `sums_of` reads a row."""
+    """Return a row (keys, records, checksum, first, last) for each combination of the keys. `sums_of` reads a row."""
     from pyspark.sql import functions as f
 
     return list(
@@ -80,7 +80,8 @@ def partition_of(row: Any) -> Partition:
 def within(frame: Any, bounds: Mapping[Partition, tuple[int, int]]) -> Any:
     """Return the records with offsets in their partition's bounds, [start, end).
 
-    This uses a join, because Spark's parser and planner cannot handle conditions for a thousand partitions.
+    The function joins the records with the bounds, because Spark's parser and planner cannot handle conditions for a
+    thousand partitions.
     """
     from pyspark.sql import functions as f
 
@@ -102,7 +103,7 @@ def offsets_of(frame: Any) -> list[tuple[int, int]]:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    # Within a run, the difference between an offset and its row number is constant.
+    # For consecutive offsets, the difference between an offset and its row number is constant.
     run = f.col("offset") - f.row_number().over(Window.partitionBy("topic", "partition").orderBy("offset"))
     runs = frame.select("offset", run.alias("run")).groupBy("run")
     rows = runs.agg(f.min("offset").alias("first"), f.max("offset").alias("last")).orderBy("first").collect()

@@ -6,9 +6,9 @@ Owns the order of a change. This order makes the change atomic, even if the proc
  2. the entry is written to `_manifest/`: this commits the change;
  3. the new files are moved to their places, replaced files are deleted, and the staging folder is deleted.
 
-Only one process at a time does this (storage/lock.py). It first completes an unfinished step 3, and deletes files that
-never reached step 2. Readers that use the folders (pandas, DuckDB, pyarrow) skip names that begin with `_`. Between
-step 2 and the end of step 3, they see a part of the change. Never decides the content of an archive.
+Only one process at a time changes the archive (storage/lock.py). This process first completes an unfinished step 3, and
+deletes files that never reached step 2. Readers that use the folders (pandas, DuckDB, pyarrow) skip names that begin
+with `_`. Between step 2 and the end of step 3, they see a part of the change. Never decides the content of an archive.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Bounds = dict[Partition, tuple[int, int]]
 
 @dataclass(slots=True)
 class PartitionState:
-    """The result for one partition. Its numbers are offsets; `end` is exclusive."""
+    """The result for one partition. All numbers are offsets; `end` is exclusive."""
 
     topic: str
     partition: int
@@ -200,7 +200,7 @@ class Verification:
             self._compare(manifest, common)
 
     def _compare(self, manifest: Manifest, common: Bounds) -> None:
-        """Compare the records at offsets that both the archive and the brokers have."""
+        """Compare the archived records with the brokers' records, at the offsets that both have."""
         upstream = self._upstream(common)
         archived = within(self._store.frame(manifest), common)
         there = {partition_of(row): sums_of(row) for row in sums(upstream, "topic", "partition")}
@@ -255,7 +255,10 @@ class Verification:
                 self._report.faults.append(f"{partition}: {found['other']:,} records are not what the brokers have")
 
     def _judge_missing(self, states: dict[Partition, PartitionState], bounds: Bounds) -> None:
-        """Count archived records that the brokers lack. Report a fault, unless retention or compaction explains it."""
+        """Count archived records that the brokers lack.
+
+        Report a fault if neither retention nor compaction explains the lack.
+        """
         missing = {partition: number for partition, number in self._missing.items() if number}
         for partition, number in missing.items():
             states[partition].deleted_upstream += number

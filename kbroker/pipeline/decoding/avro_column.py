@@ -272,7 +272,10 @@ def _is_small(value: float) -> bool:
 
 
 def _into_union(writer: Type, node: _Node, place: str) -> Convert:
-    """Return a conversion to the reader's first branch of the same type, or else to the first that can read it."""
+    """Return a conversion to a branch of the reader's union.
+
+    This is the first branch of the writer's type or, without such a branch, the first branch that can read this type.
+    """
     for is_wanted in (_same, _reads):
         for index, branch in enumerate(node.inner):
             if not is_wanted(writer, branch.avro):

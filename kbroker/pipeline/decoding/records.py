@@ -105,7 +105,10 @@ def with_fields(frame: Any, decoder: EventDecoder) -> Any:
 
 
 def _called(function: Any, kind: types.SparkType) -> Any:
-    """Return a Spark function that calls a Python function with a task's rows. Its results are not converted again."""
+    """Return a Spark function that calls a Python function with a task's rows.
+
+    The results of that function are not converted again.
+    """
     from pyspark.sql.types import StructType
 
     class ReadyType(StructType):

@@ -1,4 +1,4 @@
-"""The part of a schema registry that decoding needs, and the schemas that each process caches.
+"""The operations of a schema registry that decoding needs, and the schemas that each process caches.
 
 Owns the retries while a registry does not answer a running job. The caller of a job passes the registry
 (`Registry`); this package never opens a connection of its own.

@@ -65,7 +65,7 @@ class Budget:
 
 
 def decimal_type(precision: int, scale: int) -> SparkType:
-    """Return the type for decimals. It is a text for decimals with more digits than Spark supports."""
+    """Return the type for decimals. If they have more digits than Spark supports, it is the type of texts."""
     return f"decimal({precision},{scale})" if precision <= MOST_DIGITS else STRING
 
 
@@ -115,7 +115,7 @@ def power_of_ten(exponent: int) -> int:
 
 
 def rescaled(unscaled: int, before: int, scale: int) -> int:
-    """Return the same number with another number of decimal places. Raises InvalidValue if it needs more."""
+    """Return the same number with another number of decimal places. Raises InvalidValue if the number needs more."""
     if scale >= before:
         return unscaled * power_of_ten(scale - before)
     found, rest = divmod(unscaled, power_of_ten(before - scale))

@@ -45,7 +45,10 @@ class DecodedTopics:
         self._opened(0.0)
 
     def fingerprint(self, topic: str) -> str:
-        """Return a text that differs between topics whose columns have different types. Empty without such columns."""
+        """Return a text that differs between topics whose columns have different types.
+
+        Empty for a topic without decoded columns.
+        """
         found = self._columns(topic, self._patience_s)
         return types.fingerprint(types.struct_type([(each.part, each.type) for each in found])) if found else ""
 

@@ -14,14 +14,20 @@ from typing import Any, Final
 from kbroker.pipeline.visits.lookup import UNKNOWN
 
 _PALETTE: Final = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5")
-"""The colours of the largest organisations. All others share one colour, and unknown visitors have their own."""
+"""The colours of the largest organisations.
+
+All other organisations share one colour, and unknown visitors have a colour of their own.
+"""
 _REST: Final = "others"
 _APART: Final = {_REST: "#c8c8c8", UNKNOWN: "#707070"}
 Row = dict[str, Any]
 
 
 def by_organisation(rows: list[Row]) -> tuple[list[str], dict[str, list[int]]]:
-    """Return the days in order, and the visits by organisation and day: the largest first, then others and unknown."""
+    """Return the days in order, and the visits by organisation and day.
+
+    The largest organisations come first, then all other organisations as one, then the unknown visitors.
+    """
     days = sorted({row["day"] for row in rows})
     total: Counter[str] = Counter()
     for row in rows:

@@ -28,7 +28,7 @@ LONGEST_LINE: Final = 65_536
 """The maximum number of bytes of a line that is read. Web servers accept requests of about 8 kB."""
 
 _FIRST_YEAR: Final = 1970
-_LAST_YEAR: Final = 9998  # the time in UTC is then also before the year 10000
+_LAST_YEAR: Final = 9998  # so that the time in UTC is before the year 10000, too
 _MONTHS: Final = {
     name: number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)
 }

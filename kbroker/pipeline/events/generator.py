@@ -1,7 +1,7 @@
 """The events of a simulated website, in order of arrival: test data for the pipeline's jobs.
 
-Owns the simulation. It uses no clock and no I/O, so the options determine every byte. The memory contains current
-visits, visitors who are absent for a while, and records that have not arrived, but never all events.
+Owns the simulation. The simulation uses no clock and no I/O, so the options determine every byte. The memory contains
+current visits, visitors who are absent for a while, and records that have not arrived, but never all events.
 
     key    v000123
     value  {"id": "1f2e3d4c-2a-0", "visitor": "v000123", "time": "2026-11-21T10:00:00.123Z",
@@ -65,9 +65,9 @@ class EventOptions:
     rate: float = 10.0
     """The records per second of simulated time, averaged over a complete day."""
     visitors: int | None = None
-    """The number of different visitors. With None, there are as many as the rate needs."""
+    """The number of different visitors. If None, there are as many visitors as the rate needs."""
     days: float | None = None
-    """The number of days with events. With None, there is no end. Late events arrive after these days."""
+    """The number of days with events; None for no end. Late events also arrive after these days."""
     count: int | None = None
     """The maximum number of records to generate."""
     late: float = 0.02
@@ -280,7 +280,7 @@ class EventSource:
         return self._elsewhere[int(self._random() * len(self._elsewhere))]
 
     def _go_on(self, now: int, visit: _Visit) -> None:
-        """Create a visit's next event with its faults, and schedule the following one."""
+        """Create a visit's next event with its faults, and schedule the following event."""
         random, key = self._random, visit.key
         value = self._event(now, visit)
         if random() < self._late:

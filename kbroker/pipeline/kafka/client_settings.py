@@ -32,7 +32,10 @@ _LIBRDKAFKA_NAMES: Final = {
 
 
 def java_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return a Python client's security settings with the Java client's names. Raises PipelineError for others."""
+    """Return a Python client's security settings with the Java client's names.
+
+    Raises PipelineError for other settings.
+    """
     found: dict[str, str] = {}
     settings = dict(settings)
     password = settings.pop("ssl_password", None)

@@ -90,7 +90,10 @@ class Cluster:
         return {name for name in topics if "compact" in self.config(name, "cleanup.policy")}
 
     def bounds(self, topics: Mapping[str, int], isolation: str = "read_committed") -> dict[Partition, tuple[int, int]]:
-        """Return (log start offset, last stable offset) of each partition; for read_uncommitted the high watermark."""
+        """Return (log start offset, end) of each partition.
+
+        The end is the last stable offset or, for read_uncommitted, the high watermark.
+        """
         from kafka.structs import TopicPartition
 
         places = [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]

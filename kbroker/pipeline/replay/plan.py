@@ -34,7 +34,7 @@ class Bucket(NamedTuple):
 
 
 def by_count(bounds: Bounds, records: int) -> list[Slice]:
-    """Cut into slices of about `records` offsets. All slices are due immediately."""
+    """Cut the bounds into slices of about `records` offsets. All slices are due immediately."""
     total = sum(end - start for start, end in bounds.values())
     number = max(-(-total // records), 1)
     cuts = {
@@ -48,7 +48,7 @@ def by_count(bounds: Bounds, records: int) -> list[Slice]:
 
 
 def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: float) -> list[Slice]:
-    """Cut into slices that each contain `speed * step_s` seconds of records. They are due every `step_s` seconds.
+    """Cut the bounds into slices of `speed * step_s` seconds of records. A slice is due every `step_s` seconds.
 
     A record that is older than an earlier record belongs to the same slice as the earlier record.
     """

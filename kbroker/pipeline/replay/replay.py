@@ -3,9 +3,10 @@
 Owns the run from slice to slice, and the selection of the records to send. Spark's own sink sends them. One task has
 all records of a partition, sorted by offset, and the producer is idempotent, so they arrive in order.
 
-A run that ends within a slice leaves some of its records in the target. With `exactly_once`, a header of each record
-contains its position in the archive. The next run reads the target from the end offsets at which that slice began, and
-skips the records that have arrived. Without `exactly_once`, the complete slice is sent again, with a warning.
+A run that ends within a slice leaves some of its records in the target. With `exactly_once`, each sent record has a
+header with the record's position in the archive. The next run reads the target from the end offsets at which that slice
+began, and skips the records that have arrived. Without `exactly_once`, the complete slice is sent again, with a
+warning.
 
 Only our own producer (`writer.py`) can keep timestamps, because Spark's sink has no column for timestamps.
 """
@@ -43,7 +44,8 @@ _DELIVERY_MS: Final = 600_000
 def check_delay(cluster: Cluster, topic: str, *, exactly_once: bool) -> None:
     """Refuse a delay topic as the target of an exactly-once replay; raise PipelineError.
 
-    A resumed replay reads the target to find the records that it has sent. It would not see the delayed records.
+    A resumed replay reads the target to find the records that it has sent, but this read would not return delayed
+    records.
     """
     if exactly_once and cluster.config(topic, "delivery.delay.ms") not in ("", "0"):
         raise PipelineError(f"{topic} has delivery.delay.ms: --exactly-once cannot see records that wait; set it later")
@@ -60,7 +62,7 @@ class ReplayOptions:
     until: str | None = None
     where: str | None = None
     speed: float | None = None
-    """The speed relative to the original timestamps. With None, records are sent as fast as possible."""
+    """The speed relative to the original timestamps. If None, records are sent as fast as possible."""
     keep_timestamps: bool = False
     exactly_once: bool = False
     restart: bool = False

@@ -26,7 +26,7 @@ class ReplayState:
     """The positions of a replay."""
 
     options: dict[str, Any]
-    """The options of the replay. It is resumed only with the same options."""
+    """The options of the replay. A replay is resumed only with the same options."""
     turn: int = 0
     done: dict[Partition, int] = field(default_factory=dict)
     """The next offset to send, by partition."""
@@ -75,7 +75,7 @@ class StateFile:
         self._names = [f"{_FOLDER}/{cluster}-{topic}-{turn}.json" for turn in range(2)]
 
     def only_one(self) -> WriterLock:
-        """Return a lock that prevents a second replay of the archive to the topic: it would send the same records."""
+        """Return a lock against a second replay of the archive to the topic, which would send the same records."""
         return self._lock
 
     def load(self) -> ReplayState | None:

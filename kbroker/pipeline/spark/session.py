@@ -114,7 +114,7 @@ class SparkOptions:
     master: str = _LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
-    """The jars of all connectors. Without jars, Spark downloads those for the installed pyspark."""
+    """The jars of all connectors. Without jars, Spark downloads the jars for the installed pyspark."""
     connectors: tuple[Connector, ...] = ()
     """The connectors that the job needs besides the Kafka connector."""
     retries: bool = True

@@ -107,7 +107,10 @@ class Ending:
         threading.Thread(target=self._cancel, daemon=True).start()
 
     def _cancel(self) -> None:
-        """Stop streams and cancel jobs until `jobs_are_over`, repeatedly, because the main thread may begin more."""
+        """Stop streams and cancel jobs until `jobs_are_over`.
+
+        This is repeated, because the main thread may begin further streams and jobs.
+        """
         while not self._over.wait(_AGAIN_S):
             with contextlib.suppress(Exception):  # an error here means that Spark is ending anyway
                 for query in self._session.streams.active:

@@ -1,10 +1,11 @@
 """The distribution of rows over Spark's tasks, and tasks that must not be repeated.
 
 Changes Spark's behaviour in two ways. First, Spark distributes rows by a hash of columns. This puts several partitions
-of a topic into one task and leaves other tasks empty: usually a third of the tasks are empty, and with few partitions
-perhaps all except one. Second, Spark may repeat a task that sends records, even with `spark.task.maxFailures=1`. An
-attempt does not count as failed if its executor was lost with its worker, was decommissioned, or had not reported its
-start yet (TaskSetManager.executorLost). Another executor then repeats the task and sends all its records again.
+of a topic into one task and leaves other tasks empty. Usually a third of the tasks are empty; if a topic has few
+partitions, perhaps all tasks except one. Second, Spark may repeat a task that sends records, even with
+`spark.task.maxFailures=1`. An attempt does not count as failed if its executor was lost with its worker, was
+decommissioned, or had not reported its start yet (TaskSetManager.executorLost). Another executor then repeats the task
+and sends all its records again.
 
 A DataFrame of a few rows from the driver is created without `createDataFrame`, which would need Python on the
 executors.
@@ -69,7 +70,7 @@ def one_task_each(frame: Any, partitions: Collection[Partition]) -> Any:
 
 @functools.lru_cache(maxsize=4)
 def _numbers(session: Any, tasks: int) -> list[int]:
-    """Return one number per task: the smallest number whose rows Spark's hash distribution sends to this task."""
+    """Return a number for each task: Spark's hash distribution sends rows with this number to this task."""
     from pyspark.sql import functions as f
 
     # This many numbers are enough: the chance that one of 100,000 tasks gets no number is 1 in 10^12.

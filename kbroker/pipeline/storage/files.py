@@ -130,7 +130,7 @@ class Files:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the folder against other processes on this machine in a `with` block, if the file system can."""
+        """Lock the folder against other processes on this machine in a `with` block, if the file system has locks."""
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._there.alone())
@@ -140,7 +140,7 @@ class Files:
 
     @property
     def swaps(self) -> bool:
-        """Whether the store supports `tagged` and `swap`: it can replace a file only if nobody else has replaced it."""
+        """Whether the store supports `tagged` and `swap`, with which no writer replaces another writer's change."""
         return isinstance(self._there, S3Files)
 
     @_in_words
@@ -196,9 +196,10 @@ _TASKS_A_CORE: Final = 2
 
 
 def require_shared(session: Any, files: Files, folder: str) -> None:
-    """Let every core of a cluster write a file to a folder, and check these files. Raises PipelineError.
+    """Let every core of a cluster write a file to a folder, and check that the driver finds these files.
 
-    The folder is deleted before and afterwards. Without a cluster, or without local paths, there is no test.
+    Raises PipelineError. The folder is deleted before and afterwards. Without a cluster, or without local paths, there
+    is no test.
     """
     context = session.sparkContext
     if context.master.startswith("local") or not files.url().startswith("file:"):

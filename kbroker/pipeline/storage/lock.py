@@ -1,10 +1,10 @@
 """The lock that allows one writer at a time: a file in an archive that names the writer.
 
-Owns the file `_lock.json`: its owner, and when it was last renewed. Only one of several writers can create it, and
-renewal is atomic. A writer may replace a lock whose owner's process has ended. It can check the process only in the
-same boot and pid namespace. In all other cases, or if the lock cannot be read, it may replace the lock after minutes
-without renewal. An owner that has lost its lock detects the loss before it commits the next change. Never waits for a
-lock.
+Owns the file `_lock.json`, which contains the owner and the time of the last renewal. Only one of several writers can
+create the file, and renewal is atomic. A writer may replace a lock whose owner's process has ended. A writer can check
+the process only in the same boot and pid namespace. In all other cases, or if the lock cannot be read, a writer may
+replace the lock after minutes without renewal. An owner that has lost its lock detects the loss before it commits the
+next change. Never waits for a lock.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class WriterLock:
         """Remove the lock of an owner that has ended. Raises PipelineError if the owner may still run."""
         if not self._has_ended(decoded(text)):
             raise self._refusal(text)
-        # Several writers may find the same dead owner. One replaces its lock; the others must not remove the new lock.
+        # Several writers may find the same dead owner. One of them replaces the dead owner's lock; the other writers
+        # must not remove the new lock.
         self._files.move(NAME, self._scratch)
         found = self._files.read(self._scratch) if text else ""
         if found != text:
@@ -157,7 +158,10 @@ def _place() -> dict[str, str]:
 
 
 def _begun(pid: Any) -> str | None:
-    """Return a value that distinguishes a process from later processes with its pid. Return None if it is not alive."""
+    """Return a value that distinguishes a process from later processes with its pid.
+
+    Return None if the process is not alive.
+    """
     try:
         os.kill(int(pid), 0)
     except PermissionError:

@@ -14,7 +14,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.hadoop_files import HadoopFiles
 
 _LOST: Final = frozenset({409, 412})
-"""Another writer has the file, or is writing it at this moment."""
+"""The HTTP statuses if another writer has written the file, or is writing it at this moment."""
 _MISSING: Final = 404
 
 

@@ -1,9 +1,9 @@
 """The lock that allows one writer at a time, on a store that can replace a file under a condition, such as S3.
 
-Owns the same file as lock.py, `_lock.json`. It does not rename the file, because a store like S3 has no rename. Each
-change of the file is conditional on its tag. So if several writers try to replace the lock of a dead owner, only one
-succeeds. An owner that was wrongly believed dead cannot renew a lock that now belongs to another owner. The file of a
-released lock stays, and records the release.
+Owns the same file as lock.py, `_lock.json`. This lock does not rename the file, because a store like S3 has no rename.
+Each change of the file is conditional on its tag. So if several writers try to replace the lock of a dead owner, only
+one succeeds. An owner that was wrongly believed dead cannot renew a lock that now belongs to another owner. The file of
+a released lock stays, and records the release.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SwapLock(WriterLock):
 
     def _renew_once(self) -> None:
         tag = self._files.swap(NAME, self._text(), self._tag)
-        if tag is None:  # another owner has the lock, unless only the answer to the last renewal was lost
+        if tag is None:  # another owner has the lock, or only the answer to the last renewal was lost
             found = self._files.tagged(NAME)
             if found is None or (decoded(found[0]) or {}).get("token") != self._token:
                 return

@@ -63,7 +63,7 @@ class Idle:
         self._kept_ms = kept_ms
         self._idle_s = idle_s
         self._since: dict[int, tuple[int, float]] = {}
-        """By partition: its end offset, and the time at which the stream first found it read up to this offset."""
+        """By partition: the end offset, and the time when the stream first noticed that it had read up to there."""
 
     def set_clocks(
         self, ends: Mapping[str, int], clocks: Mapping[str, int], last: Callable[[], Mapping[int, int]], now: float

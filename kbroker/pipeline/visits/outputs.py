@@ -33,7 +33,10 @@ class Outputs:
         self.table = Files(session, table)
 
     def bring_up(self, now: Any, before: Any | None) -> None:
-        """Publish the counts in `now` that differ from `before`, or without `before` from the published content."""
+        """Publish the counts in `now` that differ from those in `before`.
+
+        If `before` is None, compare with the published content.
+        """
         from pyspark.sql import functions as f
 
         if before is not None:

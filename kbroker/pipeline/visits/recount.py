@@ -1,8 +1,8 @@
 """`recount` counts the visits of any day from an archive.
 
 Owns the batch job, and the comparison of its result with the stream's result. The job applies the stream's rules
-(rules.py) to all archived records. If the stream has read the same records, both results have the same visits and late
-events.
+(rules.py) to all archived records. If the stream has read the same records, the job and the stream find the same visits
+and late events.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def state_of(session: Any, checkpoint: str) -> VisitsState:
 
 
 def notes(session: Any, root: str, topic: str, state: VisitsState | None) -> list[str]:
-    """Return notes on an archive's gaps in a topic: deleted offsets, and offsets that only a stream has counted."""
+    """Return notes on a topic's offsets that the archive lacks: they are deleted, or only the stream counted them."""
     manifest = open_place(session, root).require()
     found = [
         f"{partition}: offsets {gap.start} to {gap.end - 1} were deleted before they were archived, and are not counted"
@@ -136,8 +136,8 @@ def _ends(session: Any, root: str, topic: str) -> dict[int, int]:
 def differences(counted: list[Row], streamed: list[Row], day: str | None, *, late: bool = True) -> list[str]:
     """Return one line for each difference between a recount and a stream's rows on final days.
 
-    All days up to a final day are final. The number of `late` events of a final day still grows. It is compared only if
-    the recount and the stream have read the same records.
+    All days up to a final day are final. The number of `late` events of a final day still grows. This number is
+    compared only if the recount and the stream have read the same records.
     """
     names = _NUMBERS if late else _NUMBERS[:2]
     last = max(final_days(streamed), default="")

@@ -65,7 +65,7 @@ class VisitRules:
         return 0 if slowest_ms is None else slowest_ms - self.lateness_ms
 
     def kept_ms(self) -> int:
-        """Return the time in ms before the slowest partition's clock in which an event can still matter."""
+        """Return the time span in ms, before the slowest partition's clock, in which an event can still matter."""
         return self.gap_ms + self.lateness_ms
 
 

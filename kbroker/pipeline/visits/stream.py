@@ -188,7 +188,7 @@ class Visits:
     def _fits(self, planned: int) -> bool:
         """Whether the state belongs to the stream's last batch or the batch before it.
 
-        With an older state, a batch is lost.
+        If the state is older, a batch is lost.
         """
         batch = self.state.batch
         if not self._checkpoint.committed() <= batch <= planned:

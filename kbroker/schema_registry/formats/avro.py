@@ -1,8 +1,8 @@
 """Avro: parsing, the two printed forms, values, compatibility.
 
-The `avro` library decides about compatibility: for each pair of different types, and for names, sizes and symbols. Its
-result merges all reasons into sets, but Confluent's messages name the place of each reason. So this module visits the
-pairs itself, in the order of Confluent's messages. fastavro reads values.
+The `avro` library decides about compatibility: for each pair of different types, and for names, sizes and symbols. The
+library's result merges all reasons into sets, but Confluent's messages name the place of each reason. So this module
+visits the pairs itself, in the order of Confluent's messages. fastavro reads values.
 """
 
 from __future__ import annotations

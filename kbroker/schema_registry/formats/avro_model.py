@@ -19,7 +19,7 @@ NAMED: Final = ("record", "error", "enum", "fixed")
 NO_NAMESPACE: Final = "kbroker_no_namespace"
 """The namespace that this package passes to the libraries for names without a namespace."""
 MOST_FIELDS: Final = 10_000
-"""The maximum number of fields of a record: the library compares each name with all earlier ones."""
+"""The maximum number of fields of a record: the library compares each name with all earlier names."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _RESERVED: Final = frozenset(
     ("doc", "fields", "items", "name", "namespace", "size", "symbols", "values", "type", "aliases")

@@ -254,7 +254,8 @@ def java_order(*names: Iterable[str | int]) -> list[Any]:
     The lists in Confluent's messages have this order.
     """
     first, *others = [list(each) for each in names]
-    # Compute the number of buckets of `new HashSet<>(collection)`, and double it as Java does when others are added.
+    # Compute the number of buckets of `new HashSet<>(collection)`, and double it as Java does when further names are
+    # added.
     buckets = 16
     while buckets < len(first) / 0.75 + 1:
         buckets *= 2

@@ -1,7 +1,7 @@
 """JSON Schema: parsing, references, the two printed forms, values. Drafts 4, 6, 7, 2019-09 and 2020-12.
 
-jsonschema-rs validates schemas and values. It receives each referenced schema beforehand, and a retriever that refuses
-every request, so that it never opens a file or an address. Patterns run in its engine of linear time. A pattern that
+jsonschema-rs validates schemas and values. The library receives each referenced schema beforehand, and a retriever that
+refuses every request. So it never opens a file or an address. Patterns run in its engine of linear time. A pattern that
 this engine does not support (a look-around) runs in the other engine, with a limit on backtracking.
 """
 
@@ -241,7 +241,7 @@ def _identity(document: Any, draft: int) -> str | None:
 
 
 def _ready(document: Any) -> Any:
-    """Return a document for the validator: it has `$schema` only if known, and `$defs` also refers to `definitions`."""
+    """Return a document for the validator: without an unknown `$schema`, and with `definitions` in `$defs`."""
     if not isinstance(document, dict):
         return document
     ready = dict(document)

@@ -1,4 +1,4 @@
-"""The kinds of changes of a JSON Schema: the compatible ones, and Confluent's messages about the others."""
+"""The kinds of changes of a JSON Schema: the compatible kinds, and Confluent's messages about all other kinds."""
 
 from __future__ import annotations
 

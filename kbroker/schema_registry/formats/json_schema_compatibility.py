@@ -291,7 +291,10 @@ class _Comparison:
         return [*found, Difference(f"{what}_ADDED_{covered}_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")]
 
     def _covering(self, node: Node, name: str) -> Node | None:
-        """Return the schema for a property without its own schema: that of a pattern, or of further properties."""
+        """Return the schema for a property that has no schema of its own.
+
+        This is the schema of a matching pattern, or else the schema of further properties.
+        """
         for pattern, each in node.patterns.items():
             if self._matches(pattern, name):
                 return each
@@ -444,7 +447,10 @@ def _distinct(nodes: list[Node]) -> list[Node]:
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a function that searches a pattern in a text, in bounded time. It returns whether the pattern occurs."""
+    """Return a function that searches a pattern in a text, in bounded time.
+
+    That function returns whether the pattern occurs.
+    """
     import jsonschema_rs
 
     schema = {"pattern": pattern}

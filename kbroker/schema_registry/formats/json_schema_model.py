@@ -34,9 +34,9 @@ class Node:
 
     kind: str
     source: int = 0
-    """A number that is equal for all nodes of the same JSON: equal members of a combination count once."""
+    """A number that is equal for all nodes of the same JSON, so that equal members of a combination count once."""
     labels: dict[str, str] = field(default_factory=dict)
-    """Those of id, title, description, default and connect.type that the schema has, each as JSON."""
+    """The values of id, title, description, default and connect.type, as JSON, if the schema has them."""
     bounds: dict[str, Any] = field(default_factory=dict)
     is_integer: bool = False
     is_unique: bool = False
@@ -49,9 +49,9 @@ class Node:
     required: frozenset[str] = frozenset()
     patterns: dict[str, Node] = field(default_factory=dict)
     needed: dict[str, frozenset[str]] = field(default_factory=dict)
-    """The properties that must be present if a property is present."""
+    """By property: the properties that must be present if this property is present."""
     dependent: dict[str, Node] = field(default_factory=dict)
-    """The schema that must match if a property is present."""
+    """By property: the schema that must match if this property is present."""
     extra: bool = True
     """Whether any further properties or items are allowed."""
     extra_schema: Node | None = None
@@ -60,7 +60,7 @@ class Node:
     reference: tuple[str, str] = ("", "")
     """The value of a `$ref`, and the address to which it is relative."""
     unseen: list[Node] = field(default_factory=list)
-    """The schemas that apply only to values, not to compatibility: `contains`, `propertyNames`."""
+    """The schemas that affect values but not compatibility: `contains`, `propertyNames`."""
 
 
 class Model:
@@ -156,7 +156,7 @@ class Model:
     def _node(self, schema: Any, base: str) -> Node:
         """Return the node of a schema within a document.
 
-        It is created once and filled later, because schemas may be deep.
+        The node is created once and filled later, because schemas may be deep.
         """
         if isinstance(schema, bool):
             return Node("empty" if schema else "false", source=-1 - schema)

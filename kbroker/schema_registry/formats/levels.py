@@ -1,8 +1,9 @@
 """The seven levels of compatibility, composed of one check: whether a reader's schema can read a writer's data.
 
-BACKWARD: the new schema reads data of the old one. FORWARD: the old schema reads data of the new one. FULL: both.
-*_TRANSITIVE compares with each earlier version, from the latest to the first, and stops at the first that fails; the
-other levels compare with the latest version only. The messages and their order are those of Confluent's registry 8.x.
+BACKWARD: the new schema reads data of the old schema. FORWARD: the old schema reads data of the new schema. FULL: both.
+*_TRANSITIVE compares with each earlier version, from the latest to the first, and stops at the first version that
+fails; the other levels compare with the latest version only. The messages and their order are those of Confluent's
+registry 8.x.
 """
 
 from __future__ import annotations

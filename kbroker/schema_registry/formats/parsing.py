@@ -15,7 +15,7 @@ def parse(schema_type: str, text: str, references: Mapping[str, str] | None = No
     """Parse a schema; raises InvalidSchema with the reason, or ImportError without the extra `registry`.
 
     `references` has the texts of all schemas that the schema references, directly or indirectly, by the names in the
-    references; each text comes after those that it needs. No other schema or file is read, whatever the text names.
+    references; each text comes after the texts that it needs. No other schema or file is read, whatever the text names.
     `is_new` is False for a schema that a registry already stores: then Avro's defaults are not checked, because
     Confluent's registry did not always check them.
     """
@@ -39,7 +39,7 @@ def parse(schema_type: str, text: str, references: Mapping[str, str] | None = No
 def compatible(reader: Schema, writer: Schema) -> list[Incompatibility]:
     """Return the reasons for which the reader's schema cannot read the writer's data; an empty list if it can.
 
-    Both must be of one type. Raises InvalidSchema for schemas that cannot be compared within the limits.
+    Both schemas must be of the same type. Raises InvalidSchema for schemas that cannot be compared within the limits.
     """
     if reader.schema_type != writer.schema_type:
         raise ValueError("schemas of two types are never compatible")

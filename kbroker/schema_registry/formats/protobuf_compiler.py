@@ -30,7 +30,7 @@ LARGEST_NAMES: Final = 64 * 1024 * 1024
 LARGEST_HERE: Final = 4_000
 """The maximum length, in characters, of a text with its references that this process compiles.
 
-This takes at most 50 ms.
+The compilation takes at most 50 ms.
 """
 MOST_SECONDS: Final = 20
 """The maximum time in seconds for which another process may compile."""

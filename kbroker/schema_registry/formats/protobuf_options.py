@@ -72,7 +72,8 @@ class Options:
     def of_message(self, options: Any) -> list[str]:
         """Return the options that are set in a descriptor, in the form of a Protobuf text."""
         if self._classes is not None:
-            # This class knows the extensions of the file's imports; for the usual class they are unknown fields.
+            # This class knows the extensions of the file's imports; for the usual class these extensions are unknown
+            # fields.
             options = self._classes(options.DESCRIPTOR.full_name).FromString(options.SerializeToString())
         written = []
         for field, value in options.ListFields():

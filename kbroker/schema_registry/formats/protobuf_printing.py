@@ -1,4 +1,6 @@
-"""A Protobuf file as Confluent's registry prints it: two blanks a level, no comments, types in their own order.
+"""A Protobuf file as Confluent's registry prints it: two blanks a level, no comments, messages before enums.
+
+The messages keep their order from the file, and so do the enums.
 
 The descriptor lacks some facts about the text: the written names of types, the form of options, and the grouping of
 ranges in statements. This module copies these parts from the places in the text that the compiler reports. A descriptor
@@ -41,7 +43,7 @@ _GROUP: Final = 10
 _LABELS: Final = {1: "optional", 2: "required", 3: "repeated"}
 Path = tuple[int, ...]
 Place = tuple[int, int, int, int]
-"""The line and column of the start of a part of the text, and those of its end. Columns count bytes."""
+"""A part of the text: line and column of its start, line and column of its end. Columns count bytes."""
 
 
 class Source:
@@ -57,7 +59,8 @@ class Source:
             path = tuple(location.path)
             self._places.setdefault(path, []).append(place)
             for length in range(1, len(path)):
-                # Options are looked up by the path of their owner, which is only a few elements shorter.
+                # Options are looked up by their owner's path, which is only a few elements shorter than the option's
+                # path.
                 if len(path) - length <= 8:
                     self._under.setdefault(path[:length], []).append((place, path))
 
@@ -350,7 +353,7 @@ def _around(spot: Place, statements: list[Place]) -> Place:
 
 
 class _Holder:
-    """Stands for a message when the groups of extensions look up their types."""
+    """Stands for the message in which the types of extensions' groups are looked up."""
 
     def __init__(self, nested: Any) -> None:
         self.nested_type = nested

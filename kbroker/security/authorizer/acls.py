@@ -123,7 +123,10 @@ OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }  # fmt: skip
-"""The operations on each type of resource. A client may request the list of those that it is allowed (KIP-430)."""
+"""The operations on each type of resource.
+
+A client may request the list of the operations that it is allowed (KIP-430).
+"""
 
 
 class Pattern(NamedTuple):

@@ -85,7 +85,10 @@ class Authorizer:
         self._listeners: list[Callable[[], None]] = []
         self.acls: Acls = {}
         self.logs_allowed = True
-        """Whether allowed operations may have to be logged; a watcher of the log level sets it to False."""
+        """Whether allowed operations may be logged.
+
+        The dispatcher sets this from the log level.
+        """
 
     def replace(self, acls: Acls) -> None:
         """Use these ACLs from now on; earlier decisions are no longer valid."""

@@ -50,7 +50,10 @@ class ScramUser:
         return entity_name(self.name)
 
     def revise(self, old: Mapping[str, str]) -> dict[str, str]:
-        """Return the user's configs with this credential; unchanged if they already contain the same password."""
+        """Return the user's configs with this credential.
+
+        If they already contain the same password, return them unchanged.
+        """
         text = old.get(self.mechanism)
         if text is not None and self._holds(text):
             return dict(old)

@@ -62,7 +62,7 @@ class KeySet:
         return self._keys
 
     def miss(self, key_id: str) -> None:
-        """Start a read because of an unknown key, unless such a read started less than MISS_PAUSE_MS ago."""
+        """Start a read because of an unknown key, but at most one such read every MISS_PAUSE_MS."""
         now = self._monotonic_ms()
         if self._missed_ms is None or now - self._missed_ms >= MISS_PAUSE_MS:
             self._missed_ms = now
@@ -70,7 +70,7 @@ class KeySet:
             self.refresh()
 
     def refresh(self) -> None:
-        """Start a read without blocking the caller, unless a read is running."""
+        """If no read is running, start a read without blocking the caller."""
         if not self._reading:
             self._reading = True
             try:

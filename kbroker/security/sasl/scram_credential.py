@@ -103,7 +103,7 @@ USERS = "users"
 
 
 def entity_name(user: str) -> str:
-    """Return a user's name as a part of a path: encoded by Java's URLEncoder, without characters special in JMX."""
+    """Return a user's name as a part of a path: encoded as by Java's URLEncoder, without JMX's special characters."""
     return quote(user, safe="-_.", errors="replace").replace("~", "%7E")
 
 

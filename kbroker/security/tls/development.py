@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _DAYS: Final = 365
 _EARLIER: Final = datetime.timedelta(hours=1)
-"""The time before now from which a certificate is valid, because the clocks of two machines differ."""
+"""A certificate is valid from this time before its creation, because the clocks of two machines differ."""
 
 
 @dataclass(frozen=True, slots=True)

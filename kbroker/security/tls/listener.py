@@ -30,7 +30,7 @@ class TlsListener:
     def __init__(self, settings: TlsSettings, *, names_clients: bool = True, between_brokers: bool = False) -> None:
         """Read the stores; raises ConfigError if TLS cannot work with them.
 
-        If `between_brokers`, brokers also connect to each other over this listener, so it must accept its own
+        If `between_brokers`, brokers also connect to each other over this listener, so the broker must accept its own
         certificate.
         """
         self._between_brokers = between_brokers
@@ -102,7 +102,7 @@ def _made(settings: TlsSettings, between_brokers: bool) -> Made:
 def _meet(settings: TlsSettings, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     """Perform a TLS handshake of this broker with itself.
 
-    Raises ConfigError if it fails: it would also fail with others.
+    Raises ConfigError if it fails, because handshakes with other programs would fail, too.
     """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     checks, client.check_hostname = client.check_hostname, False  # the name that other brokers use is unknown

@@ -3,7 +3,7 @@
 Owns the reading of stores, with Kafka's rules for combining settings. Never creates a context. Errors raise ConfigError
 with the config's name, and never with a secret.
 
-A file's first bytes decide whether it is PKCS12 or JKS. The configured one of these two types has no effect, because
+A file's first bytes decide whether it is PKCS12 or JKS. Between these two, the configured type has no effect, because
 Java reads both formats under both names.
 """
 

@@ -1,1 +1,1 @@
-"""Delegation tokens (KIP-48): their form, the existing ones, and the permissions on them."""
+"""Delegation tokens (KIP-48): their form, the existing tokens, and the permissions on tokens."""

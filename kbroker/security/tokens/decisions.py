@@ -53,7 +53,7 @@ def new_token(
 
 
 def renewed(settings: TokenSettings, token: Token, principal: Principal, period_ms: int, now_ms: int) -> Token:
-    """Return a token with a later expiry. It is the latest possible expiry if `period_ms` is not positive.
+    """Return a token with a later expiry: the latest possible expiry if `period_ms` is not positive.
 
     Raises ApiError.
     """

@@ -79,7 +79,7 @@ class Tokens:
         return self._counts.get(requester, 0)
 
     def with_token(self, token: Token) -> Tokens:
-        """Return these tokens and another one, which replaces a token with the same id."""
+        """Return these tokens with a further token, which replaces a token of the same id."""
         token_id, requester = token.info.token_id, token.info.requester
         old = self.get(token_id)
         if old is not None and old.info.requester != requester:
@@ -93,7 +93,7 @@ class Tokens:
         )
 
     def without(self, token_id: str) -> Tokens:
-        """Return these tokens without the token that has this id; unchanged if there is none."""
+        """Return these tokens without the token that has this id, if there is such a token."""
         removed = self.get(token_id)
         if removed is None:
             return self
@@ -122,7 +122,10 @@ def _replaced(parts: tuple[_T, ...], index: int, part: _T) -> tuple[_T, ...]:
 
 
 REMEMBERED: Final = 1024
-"""The maximum number of cached credentials. Beyond it the oldest is dropped; it is derived again when needed."""
+"""The maximum number of cached credentials.
+
+The oldest credential beyond it is dropped, and derived again when needed.
+"""
 
 
 class TokenLogins:

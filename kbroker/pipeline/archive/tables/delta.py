@@ -3,7 +3,7 @@
 Owns the calls into the connector, and the reading of commits (`_delta_log/N.json`, by Delta's published protocol). The
 note of an archive is the user metadata of a commit. The commit also contains the transaction id of the stream and the
 batch, so that Delta itself refuses a repeated batch. The search for the newest note goes backwards from the newest
-commit, over commits of others; from a RESTORE it continues at the restored version.
+commit, and skips commits of other writers. At a RESTORE, the search continues at the restored version.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class DeltaTable:
         return self.frame().schema
 
     def evolve(self, schema: Any) -> None:
-        """Do nothing, because an append changes the columns."""
+        """Do nothing, because an append itself changes the columns."""
 
     def frame(self) -> Any:
         return self._session.read.format("delta").load(self._url)

@@ -80,7 +80,7 @@ class IcebergTable:
         return self._session.read.format("iceberg").load(self._url)
 
     def append(self, frame: Any, note: str, stream: str, batch: int) -> None:
-        del stream, batch  # the note names both
+        del stream, batch  # the note contains the stream and the batch
         frame.write.format("iceberg").mode("append").option(f"snapshot-property.{NOTE}", note).save(self._url)
 
     def tidy(self, most: int) -> None:

@@ -1,7 +1,7 @@
 """The note of an archive in each commit of a table: the archived offsets, with the sums of their records.
 
-Owns the form of the note. The note of a commit describes the archive as a whole, so the newest note suffices: other
-engines may expire older commits. Never reads or writes a table.
+Owns the form of the note. The note of a commit describes the archive as a whole, so the newest note suffices. Other
+engines may therefore expire older commits. Never reads or writes a table.
 
     {"format": 1, "partition_by": "date", "at": ISO time, "streams": {stream's id: last batch}, "topics": {name: id},
      "ranges": {topic: [[partition, start, end, records, checksum]...]}, "gaps": {topic: [[partition, start, end]...]}}

@@ -31,7 +31,7 @@ class Table(Protocol):
 
     kind: str
     widens: bool
-    """Whether a column's type can change to a wider one."""
+    """Whether a column's type can change to a wider type."""
 
     def exists(self) -> bool:
         """Whether there is a table of any origin."""
@@ -49,7 +49,7 @@ class Table(Protocol):
         """Return the columns, as Spark's StructType."""
 
     def evolve(self, schema: Any) -> None:
-        """Change the columns to those of a schema that `merged` has returned, unless an append changes them."""
+        """Change the columns to the result of `merged`. Do nothing if an append itself changes the columns."""
 
     def frame(self) -> Any:
         """Return the table's rows."""
@@ -58,7 +58,7 @@ class Table(Protocol):
         """Append rows, in one commit with the note."""
 
     def tidy(self, most: int) -> None:
-        """Shorten the table's history by the table's own rules, if it has more commits than this."""
+        """Shorten the table's history by the table's own rules, if it has more than `most` commits."""
 
 
 class TableStore:

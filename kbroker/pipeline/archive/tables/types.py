@@ -1,4 +1,4 @@
-"""The types of a table's columns: their extension by a batch, and the conversion of a batch to them.
+"""The types of a table's columns, their extension for a batch, and the conversion of the batch to the resulting types.
 
 Owns the rules for two types in one column, and the conversion of values. Types are Spark's; whether a value
 may be null is ignored. Never changes a table.
@@ -29,10 +29,10 @@ def nullable(kind: Any) -> Any:
 
 
 def merged(table: Any, batch: Any, *, widens: bool) -> Any:
-    """Return the type for a column that has one type in the table, and another in a batch.
+    """Return the type for a column that has one type in the table, and another type in a batch.
 
-    Structs get the fields of both, by name. A number gets the wider type. If the batch's type is wider, the table must
-    be able to change its column's type (`widens`). Raises OtherTypeError if no type has the values of both.
+    Structs get the fields of both types, by name. A number gets the wider type. If the batch's type is wider, the table
+    must be able to change its column's type (`widens`). Raises OtherTypeError if no type has the values of both types.
     """
     from pyspark.sql import types as t
 
