@@ -18,9 +18,10 @@ from kbroker.controller.store_interface import Node
 from kbroker.protocol.checksum import crc32c
 
 Steps = Generator["Callable[[], object] | None", None, None]
-"""Work in pieces: a generator that yields None to let other work run, or a function that waits for the disk.
+"""Work in pieces, as a generator.
 
-The caller runs the function on a thread, and throws its exception into the generator.
+The generator yields None to let other work run, or yields a function that waits for the disk. The caller runs this
+function on a thread, and throws the function's exception into the generator.
 """
 _AT_ONCE = 64
 """The number of nodes written between two turns of the event loop.

@@ -79,7 +79,7 @@ class StuckOffsets:
         self._at(place, offset, now_ms).looks = looks
 
     def delivered_again(self, place: Place, offset: int, deliveries: int, now_ms: int) -> None:
-        """Note the deliveries of the partition's first record that a share group has delivered repeatedly."""
+        """Note how often a share group has delivered the partition's first record that is not done."""
         self._at(place, offset, now_ms).deliveries = deliveries
 
     def _at(self, place: Place, offset: int, now_ms: int) -> _Evidence:

@@ -31,7 +31,7 @@ _ALWAYS: Final = frozenset(
 )  # fmt: skip
 _ADD_PARTITIONS_OF_BROKERS_SINCE: Final = 4
 _PAUSE_SECONDS: Final = 1.0
-"""The minimum time between two reads of the hosts that unknown addresses cause.
+"""The minimum time between two reads of the hosts, if unknown addresses cause these reads.
 
 Without a minimum, unknown clients could cause reads at any rate.
 """

@@ -124,7 +124,7 @@ async def _create(
 ) -> None:
     """Create internal topics.
 
-    Retry a failed topic only after two heartbeat intervals; until then return the failure.
+    Retry a failed topic only after two heartbeat intervals; until then add the failure to `response`.
     """
     groups, now_ms = ctx.services.groups, ctx.services.clock.monotonic_ms()
     failed = groups.failed_topics.of((topic.name for topic in missing), now_ms)

@@ -1,4 +1,6 @@
-"""Offsets of views for ListOffsets: the latest offset is after the last match, and a search by time finds matches.
+"""Offsets of views for ListOffsets.
+
+The latest offset directly follows the last match, and a search by time finds only matches.
 
 Owns the maximum time for which a request waits for a scan. If the scan takes longer, the answer is an error after which
 clients retry; the scanned ranges are remembered.

@@ -76,7 +76,8 @@ def plan_view(ctx: RequestContext, topic: CreatableTopic, configs: Mapping[str, 
 def check_change(ctx: RequestContext, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raise ApiError if these configs may not replace a topic's configs.
 
-    Neither the old nor the new configs may be those of a view.
+    A topic cannot become a view, a view cannot change its source, and only a view may have a filter. The new configs of
+    a view must be valid. If they differ from the old configs, the client must have the right to read the source.
     """
     source = before.get(VIEW_SOURCE, "")
     if after.get(VIEW_SOURCE, "") != source:

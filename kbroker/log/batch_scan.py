@@ -62,8 +62,9 @@ def is_intact(file: OpenFile, position: int, header: BatchHeader) -> bool:
 def may_end_at(file: OpenFile, size: int, base_offset: int, offset: int) -> bool:
     """Whether a log that ends with this file may end at `offset`.
 
-    This is so if the last batch ends there, or if the last batch is damaged and begins before `offset`. The end of an
-    active log has no holes. A log never ends before the last batch, because intact data would then be overwritten.
+    This is so if the last batch, placed directly after the batch before it, would end there. This is also so if the
+    last batch is damaged and begins before `offset`. The end of an active log has no holes. A log never ends before the
+    last batch, because intact data would then be overwritten.
     """
     before = end = base_offset
     last = None

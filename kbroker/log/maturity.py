@@ -1,7 +1,7 @@
 """The mature end of a log: the offset up to which consumers may read a topic with `delivery.delay.ms`.
 
-Owns this offset, and the append time of the batch at this offset. Every record before this offset is at least as old as
-the delay. Never hides a record from followers, never sets a timer and never waits: it returns the time to wait.
+Owns this offset, and the append time of the batch at this offset. Every record before this offset was appended at least
+one delay ago. Never hides a record from followers, never sets a timer and never waits: it returns the time to wait.
 
 A batch's append time is its timestamp, because such a topic requires LogAppendTime. So a restart or another replica
 finds the same end. A batch with a producer's timestamps was appended before the topic had a delay, so it is mature. The

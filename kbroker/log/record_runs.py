@@ -201,7 +201,10 @@ class Scattered:
         return self._stamps
 
     def well_formed(self, data: bytes) -> bool:
-        """Return whether each record ends where its headers end. Raise Malformed or IndexError if not."""
+        """Return whether each record ends where its headers end.
+
+        Raise Malformed or IndexError if a record is unreadable.
+        """
         for place, end in zip(self._values, self._ends, strict=True):
             size = data[place]
             # Nearly all records have no headers, and a value of less than 64 bytes or at least less than 8 KiB.
@@ -243,7 +246,7 @@ class _Shape:
             self._ascii.append(columns[-1])
 
     def fits(self, data: bytes) -> bool:
-        """Whether `data` has the same runs as this batch. Both have the same size and number of records."""
+        """Whether `data` has the same runs as this batch. Both must have the same size and number of records."""
         # Loops instead of all(): most batches are small, and a generator takes more time than its check.
         for column, content in self._equal:
             if data[column] != content:

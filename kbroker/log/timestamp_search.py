@@ -126,10 +126,11 @@ def _is_older(segments: Segments, index: int, timestamp: int) -> bool:
 def _batches_at(
     segments: Segments, extent: LogExtent, index: int, timestamp: int, start_offset: int
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yield (header, bytes) of a segment's batches from `start_offset` on that contain at least `timestamp`.
+    """Yield (header, bytes) of a segment's batches from `start_offset` on.
 
-    The result also depends on the skipped batches. Therefore the CRCs of those that existed at the start are checked,
-    up to a limited number of bytes. Raise ApiError(CORRUPT_MESSAGE).
+    Yield only batches whose largest timestamp is at least `timestamp`. The result also depends on the skipped batches.
+    Therefore the CRCs of those that existed at the start are checked, up to a limited number of bytes. Raise
+    ApiError(CORRUPT_MESSAGE).
     """
     segment = segments[index]
     anchor = segment.place_by_time(timestamp, start_offset)

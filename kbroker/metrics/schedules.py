@@ -1,7 +1,7 @@
 """Metrics of schedule topics: the pending, the late and the delivered records.
 
-Owns their values by partition. Followers report only the pending records and the bytes that these keep from being
-deleted, because only leaders deliver.
+Owns their values by partition. Followers report only the pending records, and the bytes that retention keeps
+because of pending records. Only leaders deliver.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Limits(Protocol):
 
 
 def refusing_limit(limits: Limits, host: str, own: int, of_all: int) -> str | None:
-    """Return the limit that refuses one more connection of a host, which has `own` connections. None means no limit."""
+    """Return the limit that refuses one more connection of a host with `own` connections; None if no limit does."""
     if of_all >= limits.max_connections:
         return f"too many connections (max.connections={limits.max_connections})"
     if own >= limits.per_ip_overrides.get(host, limits.max_connections_per_ip):

@@ -347,7 +347,7 @@ class Server:
         return RequestContext(self._services, "/" + java_address(host), connection.listener, ("", 0), port)
 
     def _refusing_limit(self, host: str) -> str | None:
-        """Return the limit that one more connection of a host would exceed; None if there is none."""
+        """Return the reason for which one more connection of a host is refused; None if there is none."""
         if self.refuses:
             return "a fault refuses connections"
         return refusing_limit(self.limits, host, self._per_ip[host], len(self._connections))

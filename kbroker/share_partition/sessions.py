@@ -121,8 +121,8 @@ class ShareSessions:
     def take(self, session: ShareSession, key: PartitionKey, *, is_told: bool) -> None:
         """Add a partition.
 
-        The next response has to contain the partition, even without records. With `is_told` it need not. Raises
-        ApiError if the session has ended, or if all sessions together have too many partitions.
+        Without `is_told`, the next response has to contain the partition, even without records. Raises ApiError
+        if the session has ended, or if all sessions together have too many partitions.
         """
         if session.has_ended:
             raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND)

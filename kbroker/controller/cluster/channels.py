@@ -31,7 +31,7 @@ MOST_METADATA = 2_000
 Encoding them takes about one turn of the event loop.
 """
 Answered = Callable[[int, int, Outgoing, Any], None]
-"""A function that is called with each response: with the broker, its epoch, the request, and the message."""
+"""A function that is called for each response, with the broker, the broker's epoch, the request, and the message."""
 
 
 class Channels:

@@ -230,11 +230,11 @@ async def _elect(
 async def bring_online(
     term: Term, partitions: Collection[Partition] | None = None, *, unclean: bool = False, batch: Batch | None = None
 ) -> dict[Partition, State]:
-    """Create the states of new partitions and elect leaders for offline partitions, of all or of the given partitions.
+    """Create the states of new partitions, and elect leaders for offline partitions.
 
-    With `unclean`, a leader may also be a replica that is not in sync, whatever the topics' configs say. If `batch` is
-    given, add the requests to it; otherwise send them immediately. Return the partitions for which a leader was
-    elected.
+    Examine only the given partitions, or all partitions if None. With `unclean`, a leader may also be a replica that is
+    not in sync, whatever the topics' configs say. If `batch` is given, add the requests to it; otherwise send them
+    immediately. Return the partitions for which a leader was elected.
     """
     own = term.batch() if batch is None else batch
     elected = await _bring_online(term, partitions, own, unclean=unclean)

@@ -43,8 +43,8 @@ async def updated(
 ) -> ClusterState:
     """Return the state after a request, whose brokers replace the known brokers.
 
-    Its partitions update the known partitions. `configs_of` returns the configs of an unknown topic. A topic without
-    remaining partitions is removed.
+    The request's partitions update the known partitions. `configs_of` returns the configs of an unknown topic. A topic
+    without remaining partitions is removed.
     """
     topics, names = dict(state.topics), dict(state.topic_names)
     unknown, impossible = _MOST_UNKNOWN, ""

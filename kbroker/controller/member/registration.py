@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _LEAST_PATIENCE_MS = 10_000
-"""The minimum of `patience_ms`.
+"""The minimum of `patience_ms`, in ms.
 
 ZooKeeper's shortest session timeout (twice its tick time) may exceed the requested timeout.
 """

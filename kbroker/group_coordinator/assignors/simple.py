@@ -199,8 +199,8 @@ def _homogeneous(spec: SharingSpec) -> Assignment:
                 continue
             for index in partitions_in_java_order(old[topic_id]):
                 sharing.keep(number, (topic_id, index))
-    # `assign` gives partitions to the members that are below their quota now, although other members may lose
-    # partitions in `revoke`.
+    # `assign` gives partitions to the members that are below their quota now, and to the members that fall below it in
+    # `revoke`.
     below = [number for number in numbers if sharing.count(number) < quota[number]]
     sharing.revoke()
     sharing.assign(targets, below)

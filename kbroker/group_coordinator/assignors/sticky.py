@@ -88,7 +88,7 @@ class _Process:
 class _Quota:
     """The maximum number of tasks per member.
 
-    When a member reaches it, it is computed again for the remaining members.
+    When a member reaches the maximum, the maximum is computed again for the remaining members.
     """
 
     def __init__(self, tasks: int, members: int) -> None:
@@ -215,7 +215,10 @@ class _Assignment:
                     break
 
     def _place_near_state(self, task: Task) -> bool:
-        """Place a standby at the task's last owner or, without room there, at a member that has restored the task."""
+        """Place a standby at the task's last owner, or else at a member that has restored the task.
+
+        Return False if none of these members can take the standby.
+        """
         place = self._owners.get(task)
         if (
             place is None

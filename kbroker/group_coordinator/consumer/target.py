@@ -81,7 +81,7 @@ class Targets:
         now_ms: int,
         may_see: MaySee = everything,
     ) -> tuple[bool, Change]:
-        """Write a member's new metadata.
+        """Write a member's metadata if it has changed.
 
         Return whether the member's topics have changed, and the change of its pattern.
         """

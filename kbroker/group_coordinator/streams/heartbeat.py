@@ -117,7 +117,7 @@ class StreamsHeartbeats:
 
     @staticmethod
     def _take_metadata(group: StreamsGroup, member: StreamsMember, updated: StreamsMember, out: Outcome) -> bool:
-        """Write a member's new metadata; return whether the group needs a new target."""
+        """Write a member's metadata if it has changed; return whether the group needs a new target."""
         if member == updated:
             return False
         out.records.append(records.member_metadata(group.group_id, updated))

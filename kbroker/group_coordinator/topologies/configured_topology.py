@@ -256,7 +256,7 @@ def _subtopology(subtopology: Subtopology, counts: _Counts) -> ConfiguredSubtopo
 
 
 def _missing(topology: Topology, configured: Mapping[str, ConfiguredSubtopology], count_of: CountOf) -> list[TopicInfo]:
-    """Return the internal topics that do not exist; raises Fault for another number of partitions."""
+    """Return the missing internal topics; raises Fault if an existing topic has a wrong number of partitions."""
     wanted: dict[str, TopicInfo] = {}
     for each in configured.values():
         wanted |= each.repartition_sources

@@ -296,8 +296,7 @@ RULES: Final[dict[str, Rule]] = {
 }  # fmt: skip
 """The rule of each API.
 
-If a rule contains "or", one of its rights suffices. For any other rule a client needs all rights, which are checked in
-this order.
+A client needs all rights of a rule. They are checked in this order. Of rights that "or" connects, one suffices.
 """
 
 

@@ -71,7 +71,7 @@ def _entries(file: OpenFile, index: type[OffsetIndex | TimeIndex], base: int) ->
 class _OffsetCheck:
     """Checks that each entry contains the position of a batch.
 
-    Its offset is the last offset of that batch or of a later batch.
+    The entry's offset must be the last offset of that batch or of a later batch.
     """
 
     def __init__(self, file: OpenFile, path: str, base: int) -> None:
