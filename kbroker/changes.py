@@ -311,7 +311,7 @@ GROUP_DELETE_OFFSETS: Final = Change(
     "group",
     "delete-offsets",
     "Delete offsets",
-    "Delete a group's committed offsets, or a share group's start offsets, of topics that no member reads.",
+    "Delete committed offsets of topics that no member reads, or start offsets of a share group without members.",
     "POST /delete-offsets/{group}",
     _delete_offsets,
     doing="delete the offsets of {topic} in {group}",

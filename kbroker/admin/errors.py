@@ -14,7 +14,7 @@ class AdminError(Exception):
 
 
 class Unreachable(AdminError):  # noqa: N818 - an outcome
-    """No address of the cluster accepts a connection, or a file that the connection needs cannot be read."""
+    """The cluster or the registry cannot be reached, or a file that the connection needs cannot be read."""
 
 
 class WrongInput(AdminError):  # noqa: N818 - an outcome

@@ -55,7 +55,7 @@ def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None])
 
 
 def described_quotas(admin: Any, entity: Entity, *, strict: bool) -> list[tuple[Entity, dict[str, float]]]:
-    """Return the entities with limits whose names include those of `entity`; with `strict` only `entity`.
+    """Return the entities that have limits and contain the names of `entity`; with `strict` only `entity`.
 
     Raises AdminError.
     """

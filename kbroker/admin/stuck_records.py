@@ -63,7 +63,7 @@ class StuckRecord:
     def has_running_reader(self) -> bool:
         """Whether a member reads the record again and again.
 
-        That member's position then differs from the group's offset.
+        Such a member keeps its own position: a new offset of the group does not move the member.
         """
         return self.cause == _READ_AGAIN
 

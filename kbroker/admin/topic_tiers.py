@@ -1,8 +1,8 @@
 """The two tiers of topics in any cluster: the offsets and bytes on the brokers' disks and in remote storage (KIP-405).
 
-Owns the reading of `__remote_log_metadata`, in which brokers record each remote segment. Each call reads this whole
-topic, and needs some 200 bytes of memory for each segment of the requested topics. Never asks the store itself, and
-never prints.
+Owns the reading of `__remote_log_metadata`, in which brokers record each remote segment. Each call reads all records
+in those partitions of `__remote_log_metadata` that concern the requested topics. A call needs some 200 bytes of memory
+for each segment of the requested topics. Never asks the store itself, and never prints.
 """
 
 from __future__ import annotations

@@ -87,26 +87,26 @@ _entry_options = with_options(
         multiple=True,
         callback=_principal,
         metavar="USER",
-        help="Allow this principal, for example User:alice.",
+        help="The ACL allows this principal, for example User:alice.",
     ),
     click.option(
         "--deny-principal",
         multiple=True,
         callback=_principal,
         metavar="USER",
-        help="Deny this principal, for example User:alice.",
+        help="The ACL denies this principal, for example User:alice.",
     ),
     click.option(
         "--allow-host",
         multiple=True,
         metavar="ADDRESS",
-        help="Allow only this address; without this option, any address.",
+        help="The address from which --allow-principal is allowed; without this option, any address.",
     ),
     click.option(
         "--deny-host",
         multiple=True,
         metavar="ADDRESS",
-        help="Deny only this address; without this option, any address.",
+        help="The address from which --deny-principal is denied; without this option, any address.",
     ),
     click.option(
         "--operation",
@@ -114,9 +114,11 @@ _entry_options = with_options(
         type=click.Choice(_KINDS, case_sensitive=False),
         help="An operation; without this option, All.",
     ),
-    click.option("--producer", is_flag=True, help="Add the operations that a producer needs."),
-    click.option("--consumer", is_flag=True, help="Add the operations that a consumer needs."),
-    click.option("--idempotent", is_flag=True, help="Add the operation of an idempotent producer on the cluster."),
+    click.option("--producer", is_flag=True, help="Select the operations that a producer needs."),
+    click.option("--consumer", is_flag=True, help="Select the operations that a consumer needs."),
+    click.option(
+        "--idempotent", is_flag=True, help="Also select the operation of an idempotent producer on the cluster."
+    ),
 )
 
 

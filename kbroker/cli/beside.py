@@ -100,7 +100,7 @@ def _address(name: str, default: str, text: str, in_container: bool) -> Decorato
         is_flag=False,
         flag_value=default,
         envvar=f"KBROKER_{name.upper()}_LISTEN" if in_container else None,
-        help=f"{text}; the default address is {default}.",
+        help=f"{text}; without HOST:PORT, at {default}.",
     )
 
 

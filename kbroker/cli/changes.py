@@ -1,4 +1,4 @@
-"""The changes of the table `kbroker.changes` as verbs: `add_changes` adds the changes of topics to `kbroker topic`.
+"""The changes of the table `kbroker.changes` as verbs: `add_changes` adds, for example, those of topics to its command.
 
 Owns the common arguments: names, a choice of several entities with a confirmation, --if-exists. Does not depend on a
 particular change.
@@ -29,11 +29,11 @@ _LISTED: Final[dict[str, Callable[[Any], list[str]]]] = {
     "group": lambda admin: list(listed_groups(admin)),
 }
 _ALL: Final = {"group": " or --all-groups"}
-"""The nouns (`topic`, `group`) whose verbs have an option for all entities, as in kafka-consumer-groups."""
+"""The nouns whose verbs have an option for all entities, as in kafka-consumer-groups: only `group`."""
 
 
 def add_changes(command: click.Group, noun: str) -> None:
-    """Add the verbs for the changes of a noun (like `topic`) to the noun's command."""
+    """Add the verbs for the changes of a noun (like `topic`) to the noun's command (like `kbroker topic`)."""
     for each in CHANGES:
         if each.of == noun:
             command.add_command(command_of(each))

@@ -73,10 +73,12 @@ def command() -> None:
     is_flag=False,
     flag_value=REGISTRY.default,
     help=f"Each broker serves a schema registry: the first at this address, by default {REGISTRY.default}, the others"
-    " on the next ports. Port 0 chooses free ports. The registry needs no login, so allow only this machine.",
+    " on the next ports. Port 0 chooses free ports. A registry needs no login, so only this machine may reach it.",
 )
 @click.option(
-    "--ready-file", metavar="FILE", help="After the start, write the addresses and process ids to this file as JSON."
+    "--ready-file",
+    metavar="FILE",
+    help="After the start, write the addresses and process ids to this file as JSON; the stop deletes the file.",
 )
 @log_options()
 def up(

@@ -37,7 +37,9 @@ _PATH: Final = click.Path(path_type=Path)
     help="The address of the console. Port 0 chooses a free port.",
 )
 @click.option("--read-only", is_flag=True, help="Allow no changes.")
-@click.option("--user", metavar="NAME", help=f"The only user, with the password in --password-file or {PASSWORD}.")
+@click.option(
+    "--user", metavar="NAME", help=f"A user who may log in, with the password in --password-file or {PASSWORD}."
+)
 @click.option("--password-file", type=_FILE, help="A file with the password of --user in its first line.")
 @click.option(
     "--users",
@@ -58,7 +60,7 @@ _PATH: Final = click.Path(path_type=Path)
     "names",
     multiple=True,
     metavar="NAME",
-    help="A host name of the console in browsers; addresses and localhost need none. Repeatable.",
+    help="A host name under which browsers reach the console, besides addresses and localhost; repeatable.",
 )
 @click.option(
     "--schemas",

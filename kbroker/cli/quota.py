@@ -21,9 +21,7 @@ def command() -> None:
 _entity_options = with_options(
     click.option("--user", metavar="NAME", help="The limits of this user, such as alice for User:alice."),
     click.option("--default-user", is_flag=True, help="The limits of each user without limits of its own."),
-    click.option(
-        "--client-id", metavar="ID", help="The limits of this client id; with --user, of this user's clients."
-    ),
+    click.option("--client-id", metavar="ID", help="The limits of this client id; with --user, only for this user."),
     click.option("--default-client-id", is_flag=True, help="The limits of each client id without limits of its own."),
     click.option("--ip", metavar="ADDRESS", help="The limits of clients with this address."),
     click.option("--default-ip", is_flag=True, help="The limits of each address without limits of its own."),

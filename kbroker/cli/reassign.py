@@ -43,10 +43,10 @@ _LEAST_RATE = 1_024
     help="Move this partition; without this option, all partitions of the topic.",
 )
 @click.option("--to", "to", metavar="ID,ID...", help="The new replicas, with the preferred leader first.")
-@click.option("--json-file", type=click.File("rb"), help="A file of moves for kafka-reassign-partitions.")
+@click.option("--json-file", type=click.File("rb"), help="A file of moves, in the format of kafka-reassign-partitions.")
 @click.option("--cancel", is_flag=True, help="Return to the previous replicas.")
 @click.option(
-    "--verify", is_flag=True, help="Show which moves of --json-file are finished. If all are, remove the throttles."
+    "--verify", is_flag=True, help="Show which moves of --json-file are finished. If none still runs, remove throttles."
 )
 @click.option("--generate", metavar="ID,ID...", help="Print a file with moves to these brokers, and move nothing.")
 @click.option("--disable-rack-aware", is_flag=True, help="With --generate: ignore racks.")
@@ -67,7 +67,7 @@ _LEAST_RATE = 1_024
     help="The maximum rate of copies between log directories.",
 )
 @click.option("--preserve-throttles", is_flag=True, help="Do not change throttles.")
-@click.option("--wait", is_flag=True, help="Wait for the end of the moves, then remove the throttles.")
+@click.option("--wait", is_flag=True, help="Wait for the end of the moves. With --throttle, then remove the throttles.")
 @output_option
 @client_options
 def reassign(

@@ -185,7 +185,10 @@ def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Tes
 )
 @click.option("--all", "everything", is_flag=True, help="Delete all records.")
 @click.option(
-    "--offset-json-file", "offsets_file", type=click.File("rb"), help="A file of offsets for kafka-delete-records."
+    "--offset-json-file",
+    "offsets_file",
+    type=click.File("rb"),
+    help="A file of offsets, in the format of kafka-delete-records.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for a confirmation.")
 @output_option

@@ -353,7 +353,9 @@ add_changes(command, "topic")
     multiple=True,
     help="Elect only for this partition; repeatable.",
 )
-@click.option("--json-file", type=click.File("rb"), help="A file of partitions for kafka-leader-election.")
+@click.option(
+    "--json-file", type=click.File("rb"), help="A file of partitions, in the format of kafka-leader-election."
+)
 @click.option("--unclean", is_flag=True, help="If no in-sync replica is live, elect any replica. Records may be lost.")
 @client_options
 def elect(

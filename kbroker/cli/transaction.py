@@ -161,7 +161,9 @@ def find_hanging(
     help="The offset at which the transaction begins in the partition.",
 )
 @click.option(
-    "--force", is_flag=True, help="Abort it also if a coordinator knows it. Its other partitions do not change."
+    "--force",
+    is_flag=True,
+    help="Abort also a transaction that a coordinator knows. Its other partitions do not change.",
 )
 @client_options
 def abort(topic: str, partition: int, start_offset: int, force: bool, connection: Connection) -> None:

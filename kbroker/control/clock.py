@@ -80,7 +80,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         "POST", "/clock/advance", "advanceClock",
-        "Move the time forward: retention runs, sessions and transactions expire. The answer follows the due work.",
+        "Move the time forward: retention runs, sessions and transactions expire. The answer comes after all due work.",
         "Clock", work=_advance,
         body=tuple(Field(unit, "number", f"The number of {unit}.", least=0, most=_YEARS_MS) for unit in _UNITS),
     ),

@@ -68,9 +68,9 @@ FILTERS: Final = (
         least=0,
         most=INT32,
     ),
-    Field("times", "integer", "The fault ends after this number of requests.", least=1, most=INT32),
+    Field("times", "integer", "The fault ends after this number of hits.", least=1, most=INT32),
     Field("rate", "number", "The share of matching requests that get the fault.", least=0, most=1),
-    Field("seed", "integer", "The seed for `rate`: the same seed chooses the same requests."),
+    Field("seed", "integer", "The seed for `rate` and `storm`: the same seed makes the same choices."),
     Field("seconds", "number", "The fault ends after this number of seconds.", least=0, most=LONGEST_DELAY_MS / 1000),
 )
 FIELDS: Final = (*OWN, *FILTERS)

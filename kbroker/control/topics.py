@@ -105,7 +105,7 @@ OPERATIONS: Final = (
         "Records", work=_records,
         query=(
             Field("partition", "integer", "One partition; the default is all partitions.", least=0, most=_INT32),
-            Field("start", "integer", "The first offset in each partition.", least=0, most=_INT64),
+            Field("start", "integer", "The offset at which to begin in each partition.", least=0, most=_INT64),
             Field("limit", "integer", f"The maximum number of records; the default is {_LIMIT}.", least=1, most=_MOST),
             Field(
                 "isolation", "string", "With read_committed, open and aborted transactions are left out.",
@@ -114,8 +114,8 @@ OPERATIONS: Final = (
         ),
     ),
     Operation(
-        "POST", "/topics/{topic}/records", "produceRecord", "Append a record; the answer is the record.", "Record",
-        status=201, work=_produce,
+        "POST", "/topics/{topic}/records", "produceRecord", "Append a record; the answer is the stored record.",
+        "Record", status=201, work=_produce,
         body=(
             Field("value", "data", "The value: a string is text in UTF-8.", required=True),
             Field("key", "data", "The key. Without `partition`, it determines the partition."),

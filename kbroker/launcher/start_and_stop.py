@@ -1,4 +1,4 @@
-"""Runs the brokers of one cluster as child processes, with a new ZooKeeper or with one that already runs.
+"""Runs the brokers of one cluster as child processes, with its own ZooKeeper or one that already runs.
 
 Owns the order of starts and stops. At a start, ZooKeeper is first. At a stop, the brokers stop one by one with the
 controller last, and then ZooKeeper stops. Also owns the Metadata request that shows which brokers a broker knows: each

@@ -136,7 +136,7 @@ class Begin(NamedTuple):
 
     target: str
     is_change: bool = False
-    """Whether this mark has made the topic a schedule topic. The first mark in a log decides on earlier records."""
+    """Whether the topic was no schedule topic directly before. The first mark in a log decides on earlier records."""
     before: str | None = None
     """The target directly before this mark; None if unknown.
 

@@ -3,8 +3,8 @@
 Owns the replay for readers that know only the log as Kafka's protocol returns it: verbs and the console. The broker has
 an index of its own with the same rules. Never reads a log or a clock. Times are in ms since 1970 (UTC).
 
-The first Begin or Pause mark decides on the records before it. If this mark has made the topic a schedule topic, the
-earlier records do not count, because the topic was no schedule topic then.
+The first Begin or Pause mark decides on the records before it. If this mark says that the topic became a schedule
+topic, the earlier records do not count, because the topic was no schedule topic then.
 """
 
 from __future__ import annotations

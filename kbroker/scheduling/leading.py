@@ -372,7 +372,10 @@ class Leading:
             self._wake()
 
     def _let_go(self, lane: int, intent: Intent) -> None:
-        """Let a lane have another batch if it has none: the rows of its batch may still be pending in the index."""
+        """Let a lane have another batch, if the lane still waits for this intent.
+
+        If the lane waits for a later batch, the rows of that batch may still be pending in the index.
+        """
         if self._waiting.get(lane) == _identity(intent):
             del self._waiting[lane]
 

@@ -126,7 +126,7 @@ class ScheduledPartition:
     def _mark_state(self) -> None:
         """Write the mark that states whether the following records are schedules.
 
-        Before it, clients' records are refused.
+        Until the mark is written, clients' records are refused.
         """
         is_enabled, target = self._wanted()
         # A replica that saw the change may begin to lead long after another leader has written the mark.

@@ -71,7 +71,7 @@ At this number, a new instance replaces the instance with the longest inactivity
 EXPIRY_MS: Final = 60 * 1000
 """The time in ms without a request after which an instance expires.
 
-It is at least three of the instance's intervals.
+If three intervals of the instance are longer, the instance expires after three intervals.
 """
 LONGEST_TEXT: Final = 1_000
 """The maximum number of compared characters of a client's own texts. Further characters are ignored."""

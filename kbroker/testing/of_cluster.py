@@ -38,7 +38,7 @@ class ClusterSteering:
     def record(self) -> Requests:
         """Return the requests. The recording begins at the first call."""
         if not self.requests.on:
-            self.requests.start(late=True)  # always `late`: connections between brokers would also count
+            self.requests.start(late=True)  # always: a count would include connections between brokers
             self._changed()
         return self.requests
 

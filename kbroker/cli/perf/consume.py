@@ -30,7 +30,9 @@ _POLL_S: Final = 0.1
 
 @click.command("consume", short_help="Measure the speed of consuming.")
 @click.argument("topics", nargs=-1, metavar="TOPIC...", shell_complete=complete_topics)
-@click.option("--include", metavar="REGEX", help="Read all topics whose whole name matches, instead of named topics.")
+@click.option(
+    "--include", metavar="REGEX", help="Read all topics whose name begins with a match, instead of named topics."
+)
 @click.option(
     "--records",
     "--num-records",

@@ -76,7 +76,7 @@ class _Run:
     "--days", type=click.FloatRange(0, min_open=True), help="Simulate this number of days, as fast as possible."
 )
 @click.option(
-    "--start", metavar="DATE", help="The start of the simulated days (UTC); without this option, they end now."
+    "--start", metavar="DATE", help="The start of the simulated days (UTC); without this option, all days are over."
 )
 @click.option("--late", type=_SHARE, default=0.02, show_default=True, help="The share of late events.")
 @click.option("--duplicates", type=_SHARE, default=0.01, show_default=True, help="The share of exact duplicates.")

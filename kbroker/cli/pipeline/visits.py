@@ -198,7 +198,9 @@ def visits(
 )
 @click.option("--day", metavar="DAY", help="Count only this day, for example 2026-11-21.")
 @click.option(
-    "--checkpoint", metavar="PATH", help="The checkpoint of a stream that counted, too. Its stored clocks are used."
+    "--checkpoint",
+    metavar="PATH",
+    help="The checkpoint of a stream that counted, too. The clocks that the stream had to set are used.",
 )
 @click.option(
     "--compare", metavar="PATH", help="The table of the stream. The exit status is 1 if a final number differs."

@@ -35,7 +35,7 @@ _LIMITS: Final = ("50", "20", "100", "200")
 _FIELDS: Final = ("from", "partition", "offset", "since", "until", "limit", "key", "value", "header", "where", "regex",
                   "kform", "vform", "committed")  # fmt: skip
 _ADVANCED: Final = ("header", "where", "until", "limit", "regex", "committed", "kform", "vform")
-"""The advanced fields, which are shown only if one of them is set."""
+"""The advanced fields. The page hides these fields at first if none of them is set."""
 _USUAL: Final = {"limit": _LIMITS[0], "kform": "auto", "vform": "auto"}
 
 
