@@ -57,7 +57,7 @@ def _resource_options(patterns: Sequence[str]) -> Decorator:
             type=click.Choice(patterns, case_sensitive=False),
             default="literal",
             show_default=True,
-            help="Whether names are whole or beginnings.",
+            help="Whether a name is a complete name or a prefix.",
         ),
     )
 
@@ -66,8 +66,12 @@ _KINDS = [each.title for each in Operation if each > Operation.ANY]
 _entry_options = with_options(
     click.option("--allow-principal", multiple=True, callback=_principal, metavar="USER", help="User:alice."),
     click.option("--deny-principal", multiple=True, callback=_principal, metavar="USER", help="User:alice."),
-    click.option("--allow-host", multiple=True, metavar="ADDRESS", help="From where; everywhere without."),
-    click.option("--deny-host", multiple=True, metavar="ADDRESS", help="From where; everywhere without."),
+    click.option(
+        "--allow-host", multiple=True, metavar="ADDRESS", help="The host of the clients; by default every host."
+    ),
+    click.option(
+        "--deny-host", multiple=True, metavar="ADDRESS", help="The host of the clients; by default every host."
+    ),
     click.option(
         "--operation",
         multiple=True,

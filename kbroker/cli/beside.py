@@ -66,7 +66,7 @@ traces_options = with_options(
         metavar="[URL]",
         is_flag=False,
         flag_value="",
-        help="Export a span for each request over OTLP/HTTP; without URL to where OTEL_EXPORTER_OTLP_* says.",
+        help="Export a span for each request over OTLP/HTTP; without URL to the address in OTEL_EXPORTER_OTLP_*.",
     ),
     click.option(
         "--traces-ratio",
@@ -109,7 +109,7 @@ def _public(name: str, in_container: bool) -> Decorator:
         f"--{name}-public",
         is_flag=True,
         envvar=f"KBROKER_{name.upper()}_PUBLIC" if in_container else None,
-        help=f"Let --{name} listen where others reach it: whoever does can do everything.",
+        help=f"Let --{name} listen on an address that others can reach; they can then do everything.",
     )
 
 

@@ -44,9 +44,7 @@ def cluster_id(output: Output, connection: Connection) -> None:
 
 
 @command.command("list")
-@click.option(
-    "--include-fenced-brokers", "fenced", is_flag=True, help="Also those that are registered, and do not live."
-)
+@click.option("--include-fenced-brokers", "fenced", is_flag=True, help="Also registered brokers that are not live.")
 @output_option
 @client_options
 def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
@@ -109,7 +107,12 @@ def api_versions(broker_id: int | None, output: Output, connection: Connection) 
 @command.command("log-dirs")
 @click.argument("broker_ids", nargs=-1, type=int, metavar="[BROKER_ID...]", shell_complete=complete_brokers)
 @click.option(
-    "--topic", "topics", multiple=True, metavar="NAME", help="Only of this; repeatable.", shell_complete=complete_topics
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME",
+    help="Only this topic; repeatable.",
+    shell_complete=complete_topics,
 )
 @output_option
 @client_options
@@ -130,7 +133,7 @@ def log_dirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], output: Outpu
 
 @command.command("unregister")
 @click.argument("broker_id", type=int)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
     """Remove a broker that will not return from a cluster on KRaft.
@@ -151,9 +154,9 @@ def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
 def drain(broker_id: int, dry_run: bool, connection: Connection) -> None:
     """Move every replica of a broker to other brokers, so that the broker can be removed.
 
-    Each replica moves to the broker with the fewest replicas that does not host its partition yet; if possible, to
-    another rack than those of the other replicas. The number of replicas does not change. If a replica has no target,
-    it is reported, and nothing is moved.
+    A replica can move to any broker that does not host its partition yet. It moves to a rack without another replica of
+    the partition, if there is one, and among these brokers to the one with the fewest replicas. The number
+    of replicas does not change. If a replica has no target, the verb reports the replica and moves nothing.
     """
     with connection.admin() as admin:
         partitions = partitions_of(admin)

@@ -51,10 +51,10 @@ def command_of(change: Change) -> click.Command:
 
     @click.command(change.name, help=change.summary)
     @click.argument("names", nargs=-1, metavar=f"[{noun.upper()}...]", shell_complete=_COMPLETE[noun])
-    @click.option("--pattern", metavar="REGEX", help=f"Those {noun}s whose whole name matches, after a confirmation.")
+    @click.option("--pattern", metavar="REGEX", help=f"All {noun}s whose whole name matches, after a confirmation.")
     @_all_option(noun)
-    @click.option("--yes", is_flag=True, help="Do not ask.")
-    @click.option("--if-exists", is_flag=True, help=f"A {noun} that does not exist is no failure.")
+    @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+    @click.option("--if-exists", is_flag=True, help=f"Do not fail if a {noun} does not exist.")
     @field_options(change.fields)
     @client_options
     def verb(

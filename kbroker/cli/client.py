@@ -43,19 +43,17 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
         envvar=["KBROKER_BOOTSTRAP", "KAFKA_BOOTSTRAP_SERVERS"],
         default=DEFAULT_BOOTSTRAP,
         show_default=True,
-        help="Where a broker is; also KBROKER_BOOTSTRAP or KAFKA_BOOTSTRAP_SERVERS.",
+        help="The address of a broker; also KBROKER_BOOTSTRAP or KAFKA_BOOTSTRAP_SERVERS.",
     )
-    @click.option(
-        "--command-config", "file", metavar="FILE", help="A file of the client's settings, as Kafka's tools take it."
-    )
+    @click.option("--command-config", "file", metavar="FILE", help="A file of client settings, as for Kafka's tools.")
     @click.option(
         "--profile",
         metavar="NAME",
         envvar="KBROKER_PROFILE",
         shell_complete=complete_profiles,
-        help="Settings of the client by a name, from your own directory; also KBROKER_PROFILE.",
+        help="The name of a profile of client settings in your own directory; also KBROKER_PROFILE.",
     )
-    @click.option("-X", "settings", multiple=True, metavar="KEY=VALUE", help="Set a setting of the client.")
+    @click.option("-X", "settings", multiple=True, metavar="KEY=VALUE", help="Set one client setting.")
     @functools.wraps(function)
     def with_connection(
         *args: Any, bootstrap: str, profile: str | None, file: str | None, settings: tuple[str, ...], **kwargs: Any

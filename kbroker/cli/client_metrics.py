@@ -37,8 +37,10 @@ def command() -> None:
 
 
 _content_options = with_options(
-    click.option("--interval", type=click.IntRange(1), metavar="MS", help="How often clients push."),
-    click.option("--metrics", multiple=True, metavar="PREFIX,...", help="Beginnings of names; '*' is all."),
+    click.option("--interval", type=click.IntRange(1), metavar="MS", help="The interval at which clients push."),
+    click.option(
+        "--metrics", multiple=True, metavar="PREFIX,...", help="Prefixes of metric names; '*' means all metrics."
+    ),
     click.option("--match", multiple=True, metavar="SELECTOR=REGEX", help=f"Clients: {', '.join(_SELECTORS)}."),
 )
 
@@ -60,7 +62,7 @@ def _values(interval: int | None, metrics: tuple[str, ...], match: tuple[str, ..
 
 @command.command("create")
 @click.argument("name", required=False)
-@click.option("--generate-name", is_flag=True, help="Make a name, which is printed.")
+@click.option("--generate-name", is_flag=True, help="Generate a name, and print it.")
 @_content_options
 @client_options
 def create(
@@ -88,7 +90,9 @@ def create(
 @command.command("alter")
 @click.argument("name")
 @_content_options
-@click.option("--default", "defaults", type=click.Choice(_KEYS), multiple=True, help="Go back to the default of this.")
+@click.option(
+    "--default", "defaults", type=click.Choice(_KEYS), multiple=True, help="Return this config to its default."
+)
 @client_options
 def alter(
     name: str,
@@ -98,7 +102,7 @@ def alter(
     defaults: tuple[str, ...],
     connection: Connection,
 ) -> None:
-    """Change a subscription; values that are not given stay."""
+    """Change a subscription; omitted values do not change."""
     changes: dict[str, str | None] = {**_values(interval, metrics, match), **dict.fromkeys(defaults)}
     if not changes:
         raise click.UsageError("nothing to change: give --interval, --metrics, --match or --default")

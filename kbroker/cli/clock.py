@@ -25,8 +25,8 @@ def show(control: Control, output: Output) -> None:
 
 
 @command.command("advance", short_help="Let time pass.")
-@click.option("--days", type=float, metavar="N", help="So many days.")
-@click.option("--hours", type=float, metavar="N", help="So many hours.")
+@click.option("--days", type=float, metavar="N", help="This number of days.")
+@click.option("--hours", type=float, metavar="N", help="This number of hours.")
 @click.option("--minutes", type=float, metavar="N", help="This number of minutes.")
 @click.option("--seconds", type=float, metavar="N", help="This number of seconds.")
 @click.option("--ms", type=float, metavar="N", help="This number of milliseconds.")
@@ -40,7 +40,7 @@ def advance(control: Control, output: Output, **options: float | None) -> None:
     _print(control.ask("POST", "/clock/advance", given), output)
 
 
-@command.command("set", short_help="Let it be another time.")
+@command.command("set", short_help="Set the time.")
 @click.argument("when")
 @output_option
 @control_option

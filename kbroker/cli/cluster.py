@@ -33,7 +33,7 @@ _PATIENCE_S = 400.0
 _NO_LOGIN = "everybody could register and delete schemas; `kbroker start` has registries with logins and TLS"
 
 _dir_option = click.option(
-    "--data-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="Where the cluster's data lies."
+    "--data-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The directory of the cluster's data."
 )
 
 
@@ -46,15 +46,17 @@ def command() -> None:
 
 
 @command.command("up")
-@click.option("-n", "count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many brokers.")
-@click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="A ZooKeeper that runs; without, one is started.")
+@click.option("-n", "count", type=click.IntRange(1, 100), default=3, show_default=True, help="The number of brokers.")
+@click.option(
+    "--zookeeper", metavar="HOST:PORT[/CHROOT]", help="A running ZooKeeper; by default the command starts one."
+)
 @_dir_option
 @click.option(
     "--listen",
     metavar="HOST:PORT",
     default=DEFAULT_LISTEN,
     show_default=True,
-    help="Where the first broker listens; the others take the next ports. Port 0 takes free ones.",
+    help="The address of the first broker; the others take the next ports. Port 0 takes free ports.",
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one key of all brokers.")
 @click.option(

@@ -31,18 +31,18 @@ def command() -> None:
 
 
 _subject_options = with_options(
-    click.option("--topic", metavar="NAME", shell_complete=complete_topics, help="A topic's."),
+    click.option("--topic", metavar="NAME", shell_complete=complete_topics, help="The configs of a topic."),
     click.option(
         "--broker",
         type=click.IntRange(0),
         metavar="ID",
         shell_complete=complete_brokers,
-        help="A broker's.",
+        help="The configs of a broker.",
     ),
-    click.option("--all-brokers", is_flag=True, help="The default of all brokers without their own value."),
+    click.option("--all-brokers", is_flag=True, help="The default for all brokers without their own value."),
     click.option("--logger", type=click.IntRange(0), metavar="ID", help="The levels of a broker's loggers."),
-    click.option("--group", metavar="ID", shell_complete=complete_groups, help="A group's."),
-    click.option("--client-metrics", metavar="NAME", help="A subscription to clients' metrics."),
+    click.option("--group", metavar="ID", shell_complete=complete_groups, help="The configs of a group."),
+    click.option("--client-metrics", metavar="NAME", help="The configs of a subscription to clients' metrics."),
 )
 
 
@@ -63,7 +63,9 @@ def _subject(options: dict[str, Any]) -> Subject:
 
 
 @command.command("list")
-@click.option("--type", "kinds", multiple=True, type=click.Choice(list(TYPES)), help="Only those; repeatable.")
+@click.option(
+    "--type", "kinds", multiple=True, type=click.Choice(list(TYPES)), help="Only resources of this type; repeatable."
+)
 @output_option
 @client_options
 def list_subjects(kinds: tuple[str, ...], output: Output, connection: Connection) -> None:
@@ -77,7 +79,7 @@ _offline_option = click.option(
     "--offline",
     "directory",
     type=click.Path(exists=True, file_okay=False),
-    help="Of the data directory of a node alone that is stopped: --broker or --all-brokers.",
+    help="Unset configs in the data directory of a stopped single node; with --broker or --all-brokers.",
 )
 
 
@@ -92,7 +94,7 @@ def _offline_broker(subject: Subject) -> str:
 @_offline_option
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
 @click.option("--all", "show_all", is_flag=True, help="Also defaults, and values from a file.")
-@click.option("--documentation", is_flag=True, help="Show the documentation of each.")
+@click.option("--documentation", is_flag=True, help="Show the documentation of each config.")
 @output_option
 @client_options
 def describe(
@@ -140,8 +142,10 @@ def describe(
 @command.command("set")
 @_subject_options
 @click.argument("pairs", nargs=-1, metavar="KEY=VALUE...")
-@click.option("--add-config-file", "config_file", metavar="FILE", help="Those of a file of key=value lines, too.")
-@click.option("--dry-run", is_flag=True, help="Have it checked, and set nothing.")
+@click.option(
+    "--add-config-file", "config_file", metavar="FILE", help="Also set the configs in a file of key=value lines."
+)
+@click.option("--dry-run", is_flag=True, help="Let the broker check the configs, and set nothing.")
 @client_options
 def set_configs(
     pairs: tuple[str, ...], config_file: str | None, dry_run: bool, connection: Connection, **options: Any
@@ -172,7 +176,7 @@ def _is_secret(key: str) -> bool:
 @_subject_options
 @_offline_option
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@click.option("--dry-run", is_flag=True, help="Have it checked, and unset nothing.")
+@click.option("--dry-run", is_flag=True, help="Let the broker check the configs, and unset nothing.")
 @client_options
 def unset(keys: tuple[str, ...], directory: str | None, dry_run: bool, connection: Connection, **options: Any) -> None:
     """Unset configs: then the inherited value applies again, or else the default.

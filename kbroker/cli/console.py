@@ -34,9 +34,9 @@ _PATH: Final = click.Path(path_type=Path)
     metavar="HOST:PORT",
     default=CONSOLE.default,
     show_default=True,
-    help="Where to listen; port 0 takes a free one.",
+    help="The address to listen on; port 0 takes a free port.",
 )
-@click.option("--read-only", is_flag=True, help="Only show: nothing can be changed.")
+@click.option("--read-only", is_flag=True, help="Only show data: the console refuses every change.")
 @click.option("--user", metavar="NAME", help=f"The only user; the password is in --password-file or {PASSWORD}.")
 @click.option("--password-file", type=_FILE, help="The password of --user, in its first line.")
 @click.option("--users", type=_PATH, metavar="FILE", help="The users who may log in; lines of --hash-password.")
@@ -44,29 +44,31 @@ _PATH: Final = click.Path(path_type=Path)
 @click.option("--tls-cert", type=_FILE, help="Serve HTTPS with this certificate chain, as PEM.")
 @click.option("--tls-key", type=_FILE, help="The key of --tls-cert, as PEM.")
 @click.option(
-    "--console-public", is_flag=True, help="Let --listen be where others reach it, by any name, and without a password."
+    "--console-public",
+    is_flag=True,
+    help="Allow a --listen address that others can reach, by any name, and without a password.",
 )
 @click.option(
     "--host-name",
     "names",
     multiple=True,
     metavar="NAME",
-    help="A name by which browsers reach it, besides addresses and localhost; repeatable.",
+    help="A name by which browsers reach the console, besides addresses and localhost; repeatable.",
 )
 @click.option(
     "--schemas",
     type=_PATH,
     metavar="DIR",
-    help="Schemas by which values are shown: of Avro (*.avsc), descriptor sets of Protobuf (*.desc).",
+    help="Schemas to decode values: of Avro (*.avsc), descriptor sets of Protobuf (*.desc).",
 )
 @click.option(
     "--registry",
     metavar="URL",
     envvar="KBROKER_REGISTRY",
-    help="A schema registry: its subjects get pages, and values are shown by their schemas.",
+    help="A schema registry: its subjects get pages, and its schemas decode values.",
 )
 @click.option("--registry-ca", type=_FILE, help="A file of the authority that signed the registry's certificate.")
-@click.option("--ready-file", metavar="FILE", help="Write the address there once it serves.")
+@click.option("--ready-file", metavar="FILE", help="Write the address to this file once the console serves.")
 @client_options
 def command(connection: Connection, **options: Any) -> None:
     """Serve a web console: topics, records, groups, and all other parts of a cluster, in a browser."""

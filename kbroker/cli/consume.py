@@ -78,11 +78,13 @@ class _Printing:
 @click.command("consume", epilog="\b\nThe letters of FORMAT are those of kcat:" + record_format.HELP)
 @click.argument("topics", nargs=-1, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option("--include", metavar="REGEX", help="All topics whose whole name matches, in place of names.")
-@click.option("--from-beginning", is_flag=True, help="Start at the oldest record; in a group, where none is committed.")
+@click.option(
+    "--from-beginning", is_flag=True, help="Start at the oldest record; in a group only if no offset is committed."
+)
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
-    help="read_committed leaves out open and aborted transactions.",
+    help="read_committed omits records of open and aborted transactions.",
 )
 @click.option(
     "-g",
@@ -97,21 +99,25 @@ class _Printing:
     shell_complete=complete_groups,
     help="Take records from this share group, and acknowledge each once it is printed.",
 )
-@click.option("--ack", type=click.Choice(ACKS), help="How records of --share are acknowledged; accept unless given.")
+@click.option("--ack", type=click.Choice(ACKS), help="How to acknowledge records of --share; by default accept.")
 @click.option("-c", "--count", "--max-messages", "count", type=click.IntRange(1), help="End after N records.")
 @click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, value and \\n.")
 @click.option("--filter", "wanted", metavar="EXPR", help="Print only records that match: A || B, or header.x = 'y'.")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Read this one only.")
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Read only this partition."
+)
 @click.option("-o", "--offset", metavar="OFFSET", help=_OFFSET_HELP)
 @click.option(
     "--timeout",
     type=click.IntRange(0),
     metavar="MS",
-    help="End after this time without a record, also while a group is joined.",
+    help="End after this time without a record; the time to join a group counts, too.",
 )
-@click.option("--until-end", is_flag=True, help="End at the last records of the moment of the start.")
-@click.option("-Z", "--null", "show_null", is_flag=True, help="Print NULL where a key or value is null.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+@click.option(
+    "--until-end", is_flag=True, help="End at the records that were the last ones at the start of the command."
+)
+@click.option("-Z", "--null", "show_null", is_flag=True, help="Print NULL if a key or value is null.")
+@click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON object in one line.")
 @click.option("--skip-corrupt", is_flag=True, help="Skip batches that cannot be read, and report each.")
 @client_options
 def command(

@@ -48,9 +48,11 @@ log = logging.getLogger("kbroker")
 
 
 @click.command("container", hidden=True)
-@click.option("--config", "mounted", default=MOUNTED, show_default=True, help="A server.properties, if it is there.")
+@click.option(
+    "--config", "mounted", default=MOUNTED, show_default=True, help="A server.properties file; it may be missing."
+)
 @click.option("--data-dir", default=DATA_DIR, show_default=True, help="The data directory unless log.dirs is set.")
-@click.option("--ready-file", metavar="FILE", help="As of `kbroker start`.")
+@click.option("--ready-file", metavar="FILE", help="The same as for `kbroker start`.")
 @metrics_option(in_container=True)
 @log_options(in_container=True)
 @http_options(in_container=True)

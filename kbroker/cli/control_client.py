@@ -128,5 +128,5 @@ def control_option(function: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         envvar="KBROKER_CONTROL",
         callback=read,
-        help="Where `kbroker start --control` serves; also KBROKER_CONTROL.",
+        help="The address of the control API of `kbroker start --control`; also KBROKER_CONTROL.",
     )(function)

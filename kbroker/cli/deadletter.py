@@ -44,14 +44,19 @@ def _of_topic(function: Callable[..., Result]) -> Callable[..., Result]:
     """Add the argument TOPIC and the option --group to a verb."""
     function = click.argument("topic", required=False, shell_complete=complete_topics)(function)
     return click.option(
-        "--group", metavar="GROUP", shell_complete=complete_groups, help="The topic that this share group names."
+        "--group",
+        metavar="GROUP",
+        shell_complete=complete_groups,
+        help="Take the dead letter topic of this share group.",
     )(function)
 
 
 _partitions: Final = click.option(
     "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition."
 )
-_execute: Final = click.option("--execute", is_flag=True, help="Do it; without it the effect is only shown.")
+_execute: Final = click.option(
+    "--execute", is_flag=True, help="Execute the change; without this option the verb only shows the effect."
+)
 _dry_run: Final = click.option("--dry-run", is_flag=True, help="Only show the effect, as without --execute.")
 
 
@@ -120,8 +125,8 @@ def _report_strangers(topic: str, count: int) -> None:
 @_of_topic
 @_partitions
 @click.option("--offset", type=click.IntRange(0), metavar="N", help="From this offset on.")
-@click.option("-c", "--count", type=click.IntRange(1), default=10, show_default=True, help="At most N letters.")
-@click.option("--all", "everything", is_flag=True, help="Also those that were replayed.")
+@click.option("-c", "--count", type=click.IntRange(1), default=10, show_default=True, help="At most N dead letters.")
+@click.option("--all", "everything", is_flag=True, help="Also dead letters that were replayed.")
 @output_option
 @client_options
 def show(
@@ -198,11 +203,13 @@ def _place(origin: Mapping[str, Any]) -> str | None:
 @command.command("replay")
 @_of_topic
 @_partitions
-@click.option("--to", metavar="TOPIC", shell_complete=complete_topics, help="To this topic, not to that of origin.")
-@click.option("-c", "--count", type=click.IntRange(1), help="At most N letters.")
-@click.option("--again", is_flag=True, help="Begin at the first letter; the next replay goes on from there.")
-@click.option("--keep-headers", is_flag=True, help="Keep the headers that tell of the death.")
-@click.option("--skip", is_flag=True, help="Pass over letters that cannot be replayed; they count as replayed.")
+@click.option(
+    "--to", metavar="TOPIC", shell_complete=complete_topics, help="The target topic; by default the topic of origin."
+)
+@click.option("-c", "--count", type=click.IntRange(1), help="At most N dead letters.")
+@click.option("--again", is_flag=True, help="Begin at the first dead letter; the next replay continues after this one.")
+@click.option("--keep-headers", is_flag=True, help="Keep the headers of the dead letter.")
+@click.option("--skip", is_flag=True, help="Skip dead letters that cannot be replayed; they then count as replayed.")
 @_execute
 @_dry_run
 @output_option
@@ -262,9 +269,11 @@ def _check_execute(*, execute: bool, dry_run: bool) -> None:
 @command.command("purge")
 @_of_topic
 @_partitions
-@click.option("--replayed", is_flag=True, help="Those that were replayed.")
-@click.option("--before-offset", type=click.IntRange(0), metavar="N", help="All with a lower offset.")
-@click.option("--all", "everything", is_flag=True, help="All that are there.")
+@click.option("--replayed", is_flag=True, help="Delete the dead letters that were replayed.")
+@click.option(
+    "--before-offset", type=click.IntRange(0), metavar="N", help="Delete all dead letters with a lower offset."
+)
+@click.option("--all", "everything", is_flag=True, help="Delete all dead letters.")
 @_execute
 @_dry_run
 @output_option

@@ -20,7 +20,7 @@ _ARGUMENTS: Final = ("kind", "api")
 
 @click.group("fault", cls=Verbs)
 def command() -> None:
-    """Make a broker misbehave that runs with `kbroker start --control`."""
+    """Set faults in a broker that runs with `kbroker start --control`."""
 
 
 @command.command("add", short_help="Set a fault.")
@@ -46,7 +46,7 @@ def add(control: Control, kind: str, apis: tuple[str, ...], output: Output, **op
         click.echo(f"fault {made['id']}: {_effect(made)}{_filters(made)}")
 
 
-@command.command("list", short_help="List faults, and how often each was met.")
+@command.command("list", short_help="List faults, with the number of affected requests.")
 @output_option
 @control_option
 def list_faults(control: Control, output: Output) -> None:
@@ -62,10 +62,12 @@ def list_faults(control: Control, output: Output) -> None:
     )
 
 
-@command.command("wait", short_help="Wait until requests have met a fault.")
+@command.command("wait", short_help="Wait until a fault has affected requests.")
 @click.argument("number", metavar="ID", type=int)
-@click.option("--hits", type=int, default=1, show_default=True, help="How many requests are to meet it.")
-@click.option("--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="How long to wait.")
+@click.option("--hits", type=int, default=1, show_default=True, help="The number of affected requests to wait for.")
+@click.option(
+    "--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="The maximum time to wait."
+)
 @control_option
 def wait(control: Control, number: int, hits: int, timeout: float) -> None:
     """Wait until the fault ID has affected requests; exit with 1 if it has not within the time."""

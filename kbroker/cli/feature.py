@@ -34,7 +34,7 @@ def list_features(output: Output, connection: Connection) -> None:
 
 @command.command("upgrade")
 @click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
-@click.option("--dry-run", is_flag=True, help="Have it checked, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Let the broker check the change, and change nothing.")
 @client_options
 def upgrade(levels: tuple[str, ...], dry_run: bool, connection: Connection) -> None:
     """Raise features: either all of them or, if one is refused, none."""
@@ -43,8 +43,8 @@ def upgrade(levels: tuple[str, ...], dry_run: bool, connection: Connection) -> N
 
 @command.command("downgrade")
 @click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
-@click.option("--unsafe", is_flag=True, help="Also where metadata would be lost.")
-@click.option("--dry-run", is_flag=True, help="Have it checked, and change nothing.")
+@click.option("--unsafe", is_flag=True, help="Even if metadata would be lost.")
+@click.option("--dry-run", is_flag=True, help="Let the broker check the change, and change nothing.")
 @client_options
 def downgrade(levels: tuple[str, ...], unsafe: bool, dry_run: bool, connection: Connection) -> None:
     """Lower features: either all of them or, if one is refused, none."""
@@ -53,8 +53,8 @@ def downgrade(levels: tuple[str, ...], unsafe: bool, dry_run: bool, connection: 
 
 @command.command("disable")
 @click.argument("features", nargs=-1, required=True, metavar="FEATURE...")
-@click.option("--unsafe", is_flag=True, help="Also where metadata would be lost.")
-@click.option("--dry-run", is_flag=True, help="Have it checked, and change nothing.")
+@click.option("--unsafe", is_flag=True, help="Even if metadata would be lost.")
+@click.option("--dry-run", is_flag=True, help="Let the broker check the change, and change nothing.")
 @client_options
 def disable(features: tuple[str, ...], unsafe: bool, dry_run: bool, connection: Connection) -> None:
     """Lower features to level 0."""

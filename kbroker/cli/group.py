@@ -28,8 +28,8 @@ def command() -> None:
 @command.command("list")
 @click.option("--state", "states", type=click.Choice(STATES, case_sensitive=False), multiple=True, help="Only these.")
 @click.option("--type", "types", type=click.Choice(TYPES, case_sensitive=False), multiple=True, help="Only these.")
-@click.option("--protocol", metavar="NAME", help="Only those of a protocol, as consumer or connect.")
-@click.option("--pattern", metavar="REGEX", help="Only those whose whole name matches.")
+@click.option("--protocol", metavar="NAME", help="Only groups of this protocol, such as consumer or connect.")
+@click.option("--pattern", metavar="REGEX", help="Only groups whose whole name matches.")
 @output_option
 @client_options
 def list_groups(
@@ -56,12 +56,14 @@ def list_groups(
 
 @command.command("describe", short_help="Describe groups, their members and offsets.")
 @click.argument("names", nargs=-1, metavar="GROUP...", shell_complete=complete_groups)
-@click.option("--all-groups", is_flag=True, help="All that there are.")
-@click.option("--state", "with_state", is_flag=True, help="Only the state; repeat with the others for more.")
+@click.option("--all-groups", is_flag=True, help="All groups.")
+@click.option(
+    "--state", "with_state", is_flag=True, help="Only the state; can be combined with --members and --offsets."
+)
 @click.option("--members", "with_members", is_flag=True, help="Only the members.")
 @click.option("--offsets", "with_offsets", is_flag=True, help="Only the offsets.")
 @click.option("--verbose", is_flag=True, help="The same as -o wide.")
-@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="How long a coordinator may take to be ready.")
+@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="The maximum time to wait for a coordinator.")
 @output_option
 @client_options
 def describe(

@@ -38,7 +38,7 @@ def stuck(names: tuple[str, ...], records: bool, output: Output, connection: Con
     """List the records that groups do not get past.
 
     The broker reports a record if three members in turn owned its partition and left without a commit, if a member
-    fetches it again and again, or if a share group has delivered it three times. Apache Kafka reports none.
+    fetches the record again and again, or if a share group has delivered it three times. Apache Kafka reports none.
     """
     with ending_at_signals(), connection.admin() as admin:
         found = stuck_records(admin, names)
@@ -90,12 +90,18 @@ def _facts(row: dict[str, Any]) -> Part:
 
 @click.command("skip")
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
-@click.option("--at", "place", metavar="TOPIC:P", help="The partition, if the group stands in several.")
 @click.option(
-    "--to-deadletter", "to", metavar="TOPIC", help="Copy the record there first.", shell_complete=complete_topics
+    "--at", "place", metavar="TOPIC:P", help="The partition, if records stop the group in several partitions."
 )
-@click.option("--drop", is_flag=True, help="Do not copy the record.")
-@click.option("--execute", is_flag=True, help="Do it; without it the effect is only shown.")
+@click.option(
+    "--to-deadletter",
+    "to",
+    metavar="TOPIC",
+    help="First copy the record to this dead letter topic.",
+    shell_complete=complete_topics,
+)
+@click.option("--drop", is_flag=True, help="Skip the record without a copy.")
+@click.option("--execute", is_flag=True, help="Skip the record; without this option the verb only shows the effect.")
 @client_options
 def skip(name: str, place: str | None, to: str | None, drop: bool, execute: bool, connection: Connection) -> None:
     """Let a group skip the record that it does not get past.

@@ -97,8 +97,8 @@ def _count(number: int, one: str, several: str = "") -> str:
 
 @command.command("dump", short_help="Print files as kafka-dump-log does.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True), metavar="FILE|DIRECTORY...")
-@click.option("--deep-iteration", is_flag=True, help="Also each record of a .log file.")
-@click.option("--print-data-log", is_flag=True, help="Also the records' keys and values.")
+@click.option("--deep-iteration", is_flag=True, help="Also print each record of a .log file.")
+@click.option("--print-data-log", is_flag=True, help="Also print the records' keys and values.")
 def dump(paths: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> None:
     """Print .log, .index, .timeindex, .txnindex, .snapshot files as Kafka's kafka-dump-log does.
 
@@ -119,14 +119,14 @@ def dump(paths: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> 
 
 @command.command("repair", short_help="Cut and index logs as after a crash.")
 @click.argument("directory", type=_DIRECTORY)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--drop",
     "dropped",
     type=click.IntRange(0),
     multiple=True,
     metavar="OFFSET",
-    help="Remove the record there, of a partition's directory; repeatable.",
+    help="Remove the record at this offset of a partition's directory; repeatable.",
 )
 @output_option
 def repair(directory: str, yes: bool, dropped: tuple[int, ...], output: Output) -> None:

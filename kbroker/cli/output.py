@@ -116,7 +116,7 @@ def output_option(function: Callable[..., Result]) -> Callable[..., Result]:
         "--output",
         "form",
         type=click.Choice(FORMATS),
-        help="How it is printed: table, which is the default; wide, with all columns; json; yaml.",
+        help="The format of the output: table (the default), wide (with all columns), json or yaml.",
     )
     @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
     @functools.wraps(function)

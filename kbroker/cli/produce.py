@@ -196,14 +196,28 @@ def _of_another(error: BaseException) -> bool:
 @click.option(
     "--headers-delimiter", metavar="SEP", help="A line begins with HEADERS SEP, as name:value,name:value; \\t is a tab."
 )
-@click.option("--headers-separator", metavar="SEP", default=",", show_default=True, help="Between headers in a line.")
-@click.option("--headers-key-separator", metavar="SEP", default=":", show_default=True, help="Between name and value.")
+@click.option(
+    "--headers-separator",
+    metavar="SEP",
+    default=",",
+    show_default=True,
+    help="The separator between headers in a line.",
+)
+@click.option(
+    "--headers-key-separator",
+    metavar="SEP",
+    default=":",
+    show_default=True,
+    help="The separator between the name and the value of a header.",
+)
 @click.option("--null-marker", metavar="TEXT", help="The text for null as a key or a value in a line.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="KEY=VALUE", help="Add a header to every record.")
 @click.option("-p", "--partition", type=click.IntRange(0), help="Write to this partition.")
-@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas to wait for.")
+@click.option(
+    "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="The replicas to wait for."
+)
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
-@click.option("--sync", is_flag=True, help="Send a record once the one before is acknowledged.")
+@click.option("--sync", is_flag=True, help="Send each record only after the previous record is acknowledged.")
 @click.option("-Z", "--tombstones", is_flag=True, help="Write an empty value, and an empty key, as null.")
 @client_options
 def command(

@@ -56,9 +56,15 @@ def show(name: str, output: Output) -> None:
 @command.command("add")
 @click.argument("name")
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE...]")
-@click.option("-b", "--bootstrap", metavar="HOST:PORT,...", help="Where brokers are: bootstrap.servers.")
-@click.option("--secret", "secrets", multiple=True, metavar="KEY", help="Ask for this value, or read it from a line.")
-@click.option("--replace", is_flag=True, help="Also where there is one of that name.")
+@click.option("-b", "--bootstrap", metavar="HOST:PORT,...", help="The addresses of brokers: bootstrap.servers.")
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="KEY",
+    help="Ask for the value of this key, or read it from a line of standard input.",
+)
+@click.option("--replace", is_flag=True, help="Replace an existing profile of this name.")
 def add(name: str, pairs: tuple[str, ...], bootstrap: str | None, secrets: tuple[str, ...], replace: bool) -> None:
     """Create a profile of client settings, such as security.protocol=SASL_SSL; only you can read it.
 

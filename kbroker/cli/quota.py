@@ -19,12 +19,12 @@ def command() -> None:
 
 
 _entity_options = with_options(
-    click.option("--user", metavar="NAME", help="A user, as alice of User:alice."),
-    click.option("--default-user", is_flag=True, help="Each user who has no limit of his own."),
-    click.option("--client-id", metavar="ID", help="A client id; with --user of that user."),
-    click.option("--default-client-id", is_flag=True, help="Each client id that has no limit of its own."),
+    click.option("--user", metavar="NAME", help="A user, for example alice for User:alice."),
+    click.option("--default-user", is_flag=True, help="Each user without a limit of their own."),
+    click.option("--client-id", metavar="ID", help="A client id; together with --user, a client id of that user."),
+    click.option("--default-client-id", is_flag=True, help="Each client id without its own limit."),
     click.option("--ip", metavar="ADDRESS", help="The address of clients."),
-    click.option("--default-ip", is_flag=True, help="Each address that has no limit of its own."),
+    click.option("--default-ip", is_flag=True, help="Each address without its own limit."),
 )
 
 

@@ -35,26 +35,37 @@ _LEAST_RATE = 1_024
 
 @click.command("reassign", short_help="Move partitions to other replicas.")
 @click.argument("name", required=False, shell_complete=complete_topics)
-@click.option("-p", "--partition", "partition", type=click.IntRange(0), help="One partition; all of the topic without.")
-@click.option("--to", "to", metavar="ID,ID...", help="The replicas to have, the preferred leader first.")
-@click.option("--json-file", type=click.File("rb"), help="Moves, as kafka-reassign-partitions takes them.")
-@click.option("--cancel", is_flag=True, help="Go back to the replicas from before.")
+@click.option(
+    "-p",
+    "--partition",
+    "partition",
+    type=click.IntRange(0),
+    help="One partition; by default all partitions of the topic.",
+)
+@click.option("--to", "to", metavar="ID,ID...", help="The new replicas, the preferred leader first.")
+@click.option("--json-file", type=click.File("rb"), help="A file of moves in the format of kafka-reassign-partitions.")
+@click.option("--cancel", is_flag=True, help="Cancel moves: return to the previous replicas.")
 @click.option("--verify", is_flag=True, help="Show which moves of --json-file are done; once all are, end throttles.")
 @click.option("--generate", metavar="ID,ID...", help="Propose moves to these brokers, as a file, and move nothing.")
-@click.option("--disable-rack-aware", is_flag=True, help="With --generate: in whichever racks brokers are.")
+@click.option("--disable-rack-aware", is_flag=True, help="With --generate: ignore the racks of brokers.")
 @click.option(
     "--disallow-replication-factor-change", is_flag=True, help="Refuse moves that change the number of replicas."
 )
-@click.option("--throttle", type=click.IntRange(_LEAST_RATE), metavar="BYTES/S", help="Copy between brokers no faster.")
+@click.option(
+    "--throttle",
+    type=click.IntRange(_LEAST_RATE),
+    metavar="BYTES/S",
+    help="The maximum rate of copies between brokers.",
+)
 @click.option(
     "--replica-alter-log-dirs-throttle",
     "directories_throttle",
     type=click.IntRange(_LEAST_RATE),
     metavar="BYTES/S",
-    help="Copy between directories no faster.",
+    help="The maximum rate of copies between directories.",
 )
-@click.option("--preserve-throttles", is_flag=True, help="Leave throttles as they are.")
-@click.option("--wait", is_flag=True, help="Return when they are moved; then throttles end.")
+@click.option("--preserve-throttles", is_flag=True, help="Do not change throttles.")
+@click.option("--wait", is_flag=True, help="Return when all partitions have moved; then throttles end.")
 @output_option
 @client_options
 def reassign(

@@ -38,15 +38,17 @@ def command() -> None:
 
 @command.command("find", epilog="\b\nThe letters of FORMAT are those of kcat:" + record_format.HELP)
 @click.argument("topic", shell_complete=complete_topics)
-@click.option("-k", "--key", metavar="TEXT", help="The key is this.")
-@click.option("--key-pattern", metavar="REGEX", help="The key has something that matches.")
-@click.option("--value-pattern", metavar="REGEX", help="The value has something that matches.")
-@click.option("--header", "headers", multiple=True, metavar="NAME[=TEXT]", help="It has this header; repeatable.")
-@click.option("--since", metavar="TIME", help="Not before that: ms since 1970, or 2026-01-31T12:00:00Z.")
-@click.option("--until", metavar="TIME", help="Before that.")
+@click.option("-k", "--key", metavar="TEXT", help="Only records with exactly this key.")
+@click.option("--key-pattern", metavar="REGEX", help="Only records with a match in the key.")
+@click.option("--value-pattern", metavar="REGEX", help="Only records with a match in the value.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME[=TEXT]", help="Only records with this header; repeatable."
+)
+@click.option("--since", metavar="TIME", help="Only records from this time on: ms since 1970, or 2026-01-31T12:00:00Z.")
+@click.option("--until", metavar="TIME", help="Only records before this time.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition.")
 @click.option("-c", "--count", type=click.IntRange(1), help="End after N records.")
-@click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, as JSON.")
+@click.option("-f", "--format", "pattern", metavar="FORMAT", help="How to print a record; by default as JSON.")
 @client_options
 def find(
     topic: str,
@@ -162,12 +164,14 @@ def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Tes
 
 @command.command("delete")
 @click.argument("topic", required=False, shell_complete=complete_topics)
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
-@click.option("--before-offset", type=click.IntRange(0), metavar="N", help="All with a lower offset.")
-@click.option("--before-time", metavar="TIME", help="All before the first record that is not older.")
-@click.option("--all", "everything", is_flag=True, help="All that are there.")
-@click.option("--offset-json-file", "offsets_file", type=click.File("rb"), help="As kafka-delete-records takes it.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition.")
+@click.option("--before-offset", type=click.IntRange(0), metavar="N", help="Delete all records with a lower offset.")
+@click.option("--before-time", metavar="TIME", help="Delete all records before the first record that is not older.")
+@click.option("--all", "everything", is_flag=True, help="Delete all records.")
+@click.option(
+    "--offset-json-file", "offsets_file", type=click.File("rb"), help="A file in the format of kafka-delete-records."
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_option
 @client_options
 def delete(

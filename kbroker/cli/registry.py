@@ -33,12 +33,12 @@ _NO_LOGIN: Final = "everybody could register and delete schemas; --registry-publ
     metavar="HOST:PORT",
     default=REGISTRY.default,
     show_default=True,
-    help="Where to listen; port 0 takes a free one.",
+    help="The address to listen on; port 0 takes a free port.",
 )
 @click.option(
     "--registry-public",
     is_flag=True,
-    help="Let --listen be where others reach it: whoever does can register and delete schemas.",
+    help="Allow a --listen address that others can reach; they can then register and delete schemas.",
 )
 @click.option("--tls-cert", type=click.Path(dir_okay=False), help="Serve HTTPS with this certificate chain, as PEM.")
 @click.option("--tls-key", type=click.Path(dir_okay=False), help="The key of --tls-cert, as PEM.")
@@ -47,9 +47,9 @@ _NO_LOGIN: Final = "everybody could register and delete schemas; --registry-publ
     metavar="ID",
     default=TRANSACTIONAL_ID,
     show_default=True,
-    help="Under which changes are written; the same for all instances beside one Kafka.",
+    help="The transactional id for changes; it must be the same for all instances beside one Kafka.",
 )
-@click.option("--ready-file", metavar="FILE", help="Write the address there once it serves.")
+@click.option("--ready-file", metavar="FILE", help="Write the address to this file once the registry serves.")
 @client_options
 def command(
     connection: Connection,

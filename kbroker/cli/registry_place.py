@@ -51,7 +51,7 @@ def registry_options(*, in_container: bool = False) -> Decorator:
             "--registry-advertised",
             metavar="HOST:PORT",
             envvar=variable("ADVERTISED"),
-            help="In a cluster: where other brokers reach --registry, if not where it listens.",
+            help="In a cluster: the address at which other brokers reach --registry, if not the address it listens on.",
         ),
         click.option(
             "--registry-tls-cert",

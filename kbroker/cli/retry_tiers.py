@@ -23,7 +23,11 @@ def command() -> None:
 @command.command("create")
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--delays", required=True, metavar="DELAY,...", help="The tiers: 5s,1m,10m (ms, s, m, h, d).")
-@click.option("--dead-letter", metavar="TOPIC", help="The topic after the last tier; dlq.TOPIC or TOPIC-dlt without.")
+@click.option(
+    "--dead-letter",
+    metavar="TOPIC",
+    help="The dead letter topic after the last tier; by default dlq.TOPIC, or TOPIC-dlt with --naming spring.",
+)
 @click.option(
     "--naming",
     type=click.Choice(NAMINGS),
@@ -31,7 +35,7 @@ def command() -> None:
     show_default=True,
     help="orders-retry-5s, or orders-retry-5000 as Spring names it.",
 )
-@click.option("--dry-run", is_flag=True, help="Have it checked, and create nothing.")
+@click.option("--dry-run", is_flag=True, help="Let the broker check the topics, and create nothing.")
 @client_options
 def create(
     topic: str, delays: str, dead_letter: str | None, naming: str, dry_run: bool, connection: Connection
@@ -39,7 +43,7 @@ def create(
     """Create the retry tiers of a topic, and its dead letter topic.
 
     Consumers of TOPIC also read the tiers. They write a failed record to the next tier, and after the last one to the
-    dead letter topic. The topics have the partitions and replicas of TOPIC. Topics that exist already stay.
+    dead letter topic. The topics have as many partitions and replicas as TOPIC. Topics that exist already stay.
     """
     with connection.admin() as admin:
         tiers = create_tiers(admin, topic, delays.split(","), dead_letter, naming, dry_run=dry_run)

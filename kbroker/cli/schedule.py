@@ -50,19 +50,27 @@ def command() -> None:
     shell_complete=complete_topics,
     help="Only this topic; repeatable.",
 )
-@click.option("--before", metavar="TIME", help="Due before that: ms since 1970, or 2026-01-31T12:00:00Z.")
-@click.option("--failed", is_flag=True, help="Only those that are late because of an error.")
 @click.option(
-    "--limit", type=click.IntRange(1, _MOST), default=100, show_default=True, help="The first N that are due."
+    "--before",
+    metavar="TIME",
+    help="Only records that are due before this time: ms since 1970, or 2026-01-31T12:00:00Z.",
+)
+@click.option("--failed", is_flag=True, help="Only records that are late because of an error.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, _MOST),
+    default=100,
+    show_default=True,
+    help="Only the first N records, by due time.",
 )
 @output_option
 @client_options
 def list_pending(
     topics: tuple[str, ...], before: str | None, failed: bool, limit: int, output: Output, connection: Connection
 ) -> None:
-    """List what is pending, in the order in which it is due.
+    """List pending records, in the order in which they are due.
 
-    Reads the topics from their beginning: the records, and what their leaders noted about deliveries.
+    Reads the topics from their beginning: the records, and the notes of the leaders about deliveries.
     """
     before_ms = None if before is None else parse_time(before)
     with ending_at_signals(), connection.admin() as admin:
@@ -149,8 +157,8 @@ def _report(states: list[ScheduleTopic]) -> None:
 @command.command("show")
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("key", required=False)
-@click.option("-p", "--partition", type=click.IntRange(0), help="With --offset: the record there.")
-@click.option("--offset", type=click.IntRange(0), metavar="N", help="With --partition: the record there.")
+@click.option("-p", "--partition", type=click.IntRange(0), help="The partition of the record; needs --offset.")
+@click.option("--offset", type=click.IntRange(0), metavar="N", help="The offset of the record; needs --partition.")
 @output_option
 @client_options
 def show(
@@ -216,10 +224,10 @@ def _facts(found: dict[str, Any]) -> Facts:
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @client_options
 def cancel_pending(topic: str, keys: tuple[str, ...], connection: Connection) -> None:
-    """Cancel what is pending with these keys.
+    """Cancel the pending records with these keys.
 
-    Writes a record without value for each key, as any client can. What is being delivered is delivered, but does not
-    repeat.
+    Writes a record without a value for each key, as any client can. A record whose delivery has begun is delivered once
+    more, but does not repeat.
     """
     with ending_at_signals(), connection.admin() as admin:
         cancelled = cancel(admin, connection, topic, [to_bytes(each) for each in dict.fromkeys(keys)])
@@ -229,9 +237,16 @@ def cancel_pending(topic: str, keys: tuple[str, ...], connection: Connection) ->
 
 @command.command("next")
 @click.argument("expression")
-@click.option("--timezone", metavar="ZONE", help="The time zone of a cron expression; UTC without it.")
-@click.option("--after", metavar="TIME", help="After that; now without it.")
-@click.option("-c", "--count", type=click.IntRange(1, 1000), default=NEXT_TIMES, show_default=True, help="N times.")
+@click.option("--timezone", metavar="ZONE", help="The time zone of a cron expression; by default UTC.")
+@click.option("--after", metavar="TIME", help="Begin after this time; by default now.")
+@click.option(
+    "-c",
+    "--count",
+    type=click.IntRange(1, 1000),
+    default=NEXT_TIMES,
+    show_default=True,
+    help="The number of times to print.",
+)
 def next_times(expression: str, timezone: str | None, after: str | None, count: int) -> None:
     """Print when an expression of x-schedule fires next: "0 9 * * mon-fri", "@every 5m"."""
     after_ms = int(time.time() * 1000) if after is None else parse_time(after)

@@ -67,14 +67,14 @@ def _of_file(function: Callable[..., Result]) -> Callable[..., Result]:
         "--type",
         "kind",
         type=click.Choice(["AVRO", "JSON", "PROTOBUF"], case_sensitive=False),
-        help="The type of the schema; without it .avsc, .proto or .json at the end of the file's name tells it.",
+        help="The type of the schema; by default the end of the file's name decides: .avsc, .proto or .json.",
     )
     @click.option(
         "--reference",
         "references",
         metavar="NAME=SUBJECT:VERSION",
         multiple=True,
-        help="A schema to which it refers by a name.",
+        help="A schema to which the new schema refers by this name.",
     )
     @wraps(function)
     def with_body(*args: Any, file: Path, kind: str | None, references: tuple[str, ...], **kwargs: Any) -> Result:
@@ -135,7 +135,7 @@ def list_schemas(prefix: str, deleted: bool, output: Output, registry: SchemaReg
 @command.command("show")
 @_subject
 @_version
-@click.option("--deleted", is_flag=True, help="Also if it is deleted softly.")
+@click.option("--deleted", is_flag=True, help="Even if the version is softly deleted.")
 @output_option
 @registry_options
 def show(subject: str, version: str, deleted: bool, output: Output, registry: SchemaRegistry) -> None:
@@ -219,8 +219,8 @@ def diff(subject: str, old: str, new: str, registry: SchemaRegistry) -> None:
 
 @command.command("delete")
 @_subject
-@click.option("--version", metavar="N", help="Only this version; without it all.")
-@click.option("--permanent", is_flag=True, help="For good, what was deleted before without this option.")
+@click.option("--version", metavar="N", help="Only this version; by default all versions.")
+@click.option("--permanent", is_flag=True, help="Delete for good what was already deleted without this option.")
 @registry_options
 def delete(subject: str, version: str | None, permanent: bool, registry: SchemaRegistry) -> None:
     """Delete a subject, or a version of it. A schema stays readable by its id until it is deleted with --permanent."""

@@ -74,11 +74,11 @@ def _shortcuts(listen: str | None, data_dir: str | None, settings: Sequence[str]
 
 @click.command("start")
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="A server.properties file.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one key; wins over --config.")
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
-@click.option("--data-dir", metavar="DIR", help="Where the data lies; without it log.dirs, or /tmp/kafka-logs.")
-@click.option("--memory", is_flag=True, help="Keep data in a temporary directory, and none after the stop.")
-@click.option("--cluster-id", metavar="ID", help="Id of the cluster; data of another cluster is refused.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one key; overrides --config.")
+@click.option("--listen", metavar="HOST:PORT", help="The address to listen on; port 0 takes a free port.")
+@click.option("--data-dir", metavar="DIR", help="The data directory; by default log.dirs, or /tmp/kafka-logs.")
+@click.option("--memory", is_flag=True, help="Keep data in a temporary directory, which is removed at the stop.")
+@click.option("--cluster-id", metavar="ID", help="The id of the cluster; the broker refuses data of another cluster.")
 @click.option(
     "--add-scram",
     "scram_users",

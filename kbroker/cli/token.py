@@ -43,10 +43,16 @@ def command() -> None:
 
 
 @command.command("create")
-@click.option("--owner-principal", type=_PRINCIPAL, help="The user who logs in with it; you by default.")
-@click.option("--renewer-principal", type=_PRINCIPAL, multiple=True, help="A user who may renew it, besides the owner.")
+@click.option("--owner-principal", type=_PRINCIPAL, help="The user who logs in with the token; by default you.")
 @click.option(
-    "--max-life-time-period", type=int, default=_DEFAULT, metavar="MS", help="Its longest life; the broker's, without."
+    "--renewer-principal", type=_PRINCIPAL, multiple=True, help="A user who may renew the token, besides the owner."
+)
+@click.option(
+    "--max-life-time-period",
+    type=int,
+    default=_DEFAULT,
+    metavar="MS",
+    help="The longest duration of the token; by default the broker's setting.",
 )
 @output_option
 @client_options
@@ -95,7 +101,11 @@ def list_tokens(
 @command.command("renew")
 @click.argument("token")
 @click.option(
-    "--renew-time-period", type=int, default=_DEFAULT, metavar="MS", help="From now on; the broker's, without."
+    "--renew-time-period",
+    type=int,
+    default=_DEFAULT,
+    metavar="MS",
+    help="The new duration, from now on; by default the broker's setting.",
 )
 @client_options
 def renew(token: str, renew_time_period: int, connection: Connection) -> None:
@@ -107,7 +117,13 @@ def renew(token: str, renew_time_period: int, connection: Connection) -> None:
 
 @command.command("expire")
 @click.argument("token")
-@click.option("--expiry-time-period", type=int, default=_DEFAULT, metavar="MS", help="From now on; at once, without.")
+@click.option(
+    "--expiry-time-period",
+    type=int,
+    default=_DEFAULT,
+    metavar="MS",
+    help="The time until the token expires; by default it expires at once.",
+)
 @client_options
 def expire(token: str, expiry_time_period: int, connection: Connection) -> None:
     """Expire a token, immediately or after a period; TOKEN is its id."""

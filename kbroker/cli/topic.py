@@ -55,19 +55,21 @@ def _assignments(pairs: tuple[str, ...]) -> dict[str, str]:
 
 @command.command("create")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("-p", "--partitions", type=click.IntRange(1), help="Number of partitions; the broker's default without.")
+@click.option(
+    "-p", "--partitions", type=click.IntRange(1), help="The number of partitions; by default the broker's setting."
+)
 @click.option(
     "-r",
     "--replicas",
     "--replication-factor",
     "replicas",
     type=click.IntRange(1),
-    help="Replicas of each; the broker's default without.",
+    help="The number of replicas of each partition; by default the broker's setting.",
 )
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config of the topic.")
 @click.option("--replica-assignment", type=ReplicaAssignment(), help="Brokers of each partition: 1:2,2:3 for two.")
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
-@click.option("--dry-run", is_flag=True, help="Have it checked, and create nothing.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if a topic exists.")
+@click.option("--dry-run", is_flag=True, help="Let the broker check the topics, and create nothing.")
 @client_options
 def create(
     names: tuple[str, ...],
@@ -108,7 +110,7 @@ def create(
 
 
 @command.command("list")
-@click.option("--pattern", metavar="REGEX", help="Only those whose whole name matches.")
+@click.option("--pattern", metavar="REGEX", help="Only topics whose whole name matches.")
 @click.option("--internal", is_flag=True, help="Also the cluster's own topics.")
 @output_option
 @client_options
@@ -126,13 +128,17 @@ def list_topics(pattern: str | None, internal: bool, output: Output, connection:
 
 @command.command("describe", short_help="Describe topics and their partitions.")
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
-@click.option("--pattern", metavar="REGEX", help="Those whose whole name matches.")
+@click.option("--pattern", metavar="REGEX", help="Topics whose whole name matches.")
 @click.option("--topic-id", "ids", multiple=True, metavar="ID", help="The topic with this id; repeatable.")
-@click.option("--exclude-internal", is_flag=True, help="Not the cluster's own topics.")
+@click.option("--exclude-internal", is_flag=True, help="Exclude the cluster's own topics.")
 @click.option("--under-replicated-partitions", is_flag=True, help="Only partitions whose replicas are not all in sync.")
 @click.option("--unavailable-partitions", is_flag=True, help="Only partitions without a leader.")
-@click.option("--under-min-isr-partitions", is_flag=True, help="Only with fewer in sync than min.insync.replicas.")
-@click.option("--at-min-isr-partitions", is_flag=True, help="Only those with just min.insync.replicas in sync.")
+@click.option(
+    "--under-min-isr-partitions",
+    is_flag=True,
+    help="Only partitions with fewer in-sync replicas than min.insync.replicas.",
+)
+@click.option("--at-min-isr-partitions", is_flag=True, help="Only partitions with exactly min.insync.replicas in sync.")
 @click.option("--topics-with-overrides", is_flag=True, help="Only topics that have configs of their own.")
 @output_option
 @client_options
@@ -170,11 +176,11 @@ def describe(
     raise_any(missing)
 
 
-@command.command("offsets", short_help="Show at which offsets partitions are at a time.")
+@command.command("offsets", short_help="Show the offsets of partitions at a time.")
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
-@click.option("--pattern", metavar="REGEX", help="Of topics whose whole name matches, in place of names.")
-@click.option("--exclude-internal-topics", is_flag=True, help="Without names: not the cluster's own topics.")
+@click.option("--pattern", metavar="REGEX", help="All topics whose whole name matches, in place of names.")
+@click.option("--exclude-internal-topics", is_flag=True, help="Without names: exclude the cluster's own topics.")
 @click.option("--time", "when", metavar="TIME", default="latest", show_default=True, help=_TIME_HELP)
 @output_option
 @client_options
@@ -215,7 +221,7 @@ def offsets(
     raise_any(refused)
 
 
-@command.command("tiers", short_help="Show what is on the disk and what in remote storage.")
+@command.command("tiers", short_help="Show the data on disks and in remote storage.")
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
 @output_option
 @client_options
@@ -278,10 +284,12 @@ def _nodes(nodes: list[int]) -> str:
 @command.command("alter")
 @click.argument("name", shell_complete=complete_topics)
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config.")
-@click.option("-d", "--delete-config", "deleted", multiple=True, metavar="KEY", help="Go back to a config's default.")
-@click.option("-p", "--partitions", type=click.IntRange(1), help="The number of partitions to have; it only grows.")
+@click.option("-d", "--delete-config", "deleted", multiple=True, metavar="KEY", help="Return a config to its default.")
+@click.option("-p", "--partitions", type=click.IntRange(1), help="The new number of partitions; you cannot reduce it.")
 @click.option(
-    "--replica-assignment", type=ReplicaAssignment(), help="With --partitions: brokers of all, also present ones."
+    "--replica-assignment",
+    type=ReplicaAssignment(),
+    help="With --partitions: the brokers of all partitions, also of the existing ones.",
 )
 @client_options
 def alter(
@@ -313,10 +321,12 @@ def alter(
 add_changes(command, "topic")
 
 
-@command.command("elect", short_help="Let first replicas lead again.")
+@command.command("elect", short_help="Make first replicas leaders again.")
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
-@click.option("--json-file", type=click.File("rb"), help="Of those in a file, as kafka-leader-election takes it.")
+@click.option(
+    "--json-file", type=click.File("rb"), help="Only the partitions in a file in the format of kafka-leader-election."
+)
 @click.option("--unclean", is_flag=True, help="Without a live in-sync replica, elect any replica: records may be lost.")
 @client_options
 def elect(

@@ -34,11 +34,25 @@ def command() -> None:
 
 @command.command("list")
 @click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="Only those in it, such as Ongoing; repeatable."
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="Only transactions in this state, such as Ongoing; repeatable.",
 )
-@click.option("--producer-id", "producer_ids", type=int, multiple=True, help="Only of this producer id; repeatable.")
-@click.option("--duration-filter", type=click.IntRange(0), default=None, metavar="MS", help="Begun longer ago than MS.")
-@click.option("--transactional-id-pattern", "pattern", metavar="REGEX", help="Only ids that match, whole.")
+@click.option(
+    "--producer-id", "producer_ids", type=int, multiple=True, help="Only transactions of this producer id; repeatable."
+)
+@click.option(
+    "--duration-filter",
+    type=click.IntRange(0),
+    default=None,
+    metavar="MS",
+    help="Only transactions that began longer than MS ago.",
+)
+@click.option(
+    "--transactional-id-pattern", "pattern", metavar="REGEX", help="Only transactional ids whose whole text matches."
+)
 @output_option
 @client_options
 def list_transactions(
@@ -136,8 +150,15 @@ def find_hanging(
 @command.command("abort")
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("partition", type=click.IntRange(0))
-@click.option("--start-offset", type=click.IntRange(0), required=True, help="Where it begins in the partition.")
-@click.option("--force", is_flag=True, help="Also if its coordinator knows it: its other partitions stay as they are.")
+@click.option(
+    "--start-offset",
+    type=click.IntRange(0),
+    required=True,
+    help="The offset at which the transaction begins in the partition.",
+)
+@click.option(
+    "--force", is_flag=True, help="Even if the coordinator knows the transaction; its other partitions do not change."
+)
 @client_options
 def abort(topic: str, partition: int, start_offset: int, force: bool, connection: Connection) -> None:
     """Abort a hanging transaction in a partition: the leader writes the marker that no coordinator writes."""

@@ -22,7 +22,7 @@ _mechanisms = click.option(
     "mechanisms",
     multiple=True,
     type=click.Choice(list(TYPES), case_sensitive=False),
-    help="SCRAM-SHA-256 or SCRAM-SHA-512; both without it.",
+    help="SCRAM-SHA-256 or SCRAM-SHA-512; by default both.",
 )
 
 
@@ -34,11 +34,18 @@ def command() -> None:
 @command.command("add")
 @click.argument("name")
 @_mechanisms
-@click.option("--password", metavar="TEXT", help="The password, visible to others on this machine; else a prompt.")
+@click.option(
+    "--password",
+    metavar="TEXT",
+    help="The password, which other users of this machine can see; by default a prompt asks for it.",
+)
 @click.option("--iterations", type=click.IntRange(LEAST_ITERATIONS, MOST_ITERATIONS), default=LEAST_ITERATIONS)
 @client_options
 def add(name: str, mechanisms: tuple[str, ...], password: str | None, iterations: int, connection: Connection) -> None:
-    """Add a user, or change a password. It is read from standard input, or at a prompt on a terminal."""
+    """Add a user, or change a password.
+
+    The password is read from standard input, or on a terminal at a prompt.
+    """
     if password is None:
         password = _prompt()
     if not password:

@@ -31,12 +31,26 @@ _POLL_S: Final = 0.1
 @click.command("consume", short_help="Measure how fast the records of topics arrive.")
 @click.argument("topics", nargs=-1, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option("--include", metavar="REGEX", help="All topics whose name matches, in place of names.")
-@click.option("--records", "--num-records", "records", type=click.IntRange(1), required=True, help="How many are read.")
-@click.option("-g", "--group", metavar="GROUP", help="Read as a member of this group; of one by chance, without.")
+@click.option(
+    "--records",
+    "--num-records",
+    "records",
+    type=click.IntRange(1),
+    required=True,
+    help="The number of records to read.",
+)
+@click.option(
+    "-g", "--group", metavar="GROUP", help="Read as a member of this group; by default of a group with a random name."
+)
 @click.option("--from-latest", is_flag=True, help="Without committed offsets, begin with new records.")
 @click.option("--fetch-size", type=click.IntRange(1), default=_FETCH_BYTES, show_default=True, metavar="BYTES")
 @click.option(
-    "--timeout", type=click.IntRange(1), default=10_000, show_default=True, metavar="MS", help="Without a record."
+    "--timeout",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    metavar="MS",
+    help="End after this time without a record.",
 )
 @measuring_options
 @output_option

@@ -35,10 +35,19 @@ _FETCH_BYTES: Final = 1024 * 1024
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--records", "--num-records", "records", type=click.IntRange(1), default=10_000, show_default=True)
 @click.option("--record-size", type=click.IntRange(_MARK), default=100, show_default=True, metavar="BYTES")
-@click.option("--acks", type=click.Choice(["1", "all"]), default="all", show_default=True, help="Replicas to wait for.")
-@click.option("--warmup-records", type=click.IntRange(0), default=0, help="The first records, which no figure counts.")
 @click.option(
-    "--timeout", type=click.IntRange(1), default=60_000, show_default=True, metavar="MS", help="For one record."
+    "--acks", type=click.Choice(["1", "all"]), default="all", show_default=True, help="The replicas to wait for."
+)
+@click.option(
+    "--warmup-records", type=click.IntRange(0), default=0, help="The number of first records that count in no figure."
+)
+@click.option(
+    "--timeout",
+    type=click.IntRange(1),
+    default=60_000,
+    show_default=True,
+    metavar="MS",
+    help="The maximum time for one record.",
 )
 @measuring_options
 @output_option

@@ -30,14 +30,14 @@ measuring_options = with_options(
         default=INTERVAL_MS,
         show_default=True,
         metavar="MS",
-        help="Between the lines that are shown meanwhile, where standard error is no terminal.",
+        help="The interval between progress lines, if standard error is no terminal.",
     ),
     click.option(
         "--client",
         type=click.Choice(CLIENTS),
         default="auto",
         show_default=True,
-        help="What measures; auto is confluent-kafka where it is installed.",
+        help="The client that measures; auto means confluent-kafka if it is installed.",
     ),
 )
 """The options of every measurement."""

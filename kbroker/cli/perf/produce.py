@@ -34,21 +34,49 @@ _SHORTEST_PAUSE_S: Final = 0.002
 _TRANSACTION_MS: Final = 3_000
 
 
-@click.command("produce", short_help="Measure how fast a topic takes records.")
+@click.command("produce", short_help="Measure how fast records are written to a topic.")
 @click.argument("topic", shell_complete=complete_topics)
-@click.option("--records", "--num-records", "records", type=click.IntRange(1), required=True, help="How many are sent.")
-@click.option("--record-size", type=click.IntRange(0), metavar="BYTES", help="The size of each, in random letters.")
-@click.option("--payload-file", type=click.File("rb"), help="Values to choose from by chance, one a line.")
-@click.option("--payload-delimiter", default="\\n", show_default=True, help="The separator of values in that file.")
-@click.option("--payload-monotonic", is_flag=True, help="Values are numbers that grow.")
-@click.option("--throughput", type=float, default=-1, show_default=True, help="Records a second at most; -1: no limit.")
-@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas to wait for.")
+@click.option(
+    "--records",
+    "--num-records",
+    "records",
+    type=click.IntRange(1),
+    required=True,
+    help="The number of records to send.",
+)
+@click.option(
+    "--record-size", type=click.IntRange(0), metavar="BYTES", help="The size of each record, in random letters."
+)
+@click.option(
+    "--payload-file",
+    type=click.File("rb"),
+    help="A file of values, one a line, from which each record takes a random one.",
+)
+@click.option(
+    "--payload-delimiter", default="\\n", show_default=True, help="The separator of values in the payload file."
+)
+@click.option("--payload-monotonic", is_flag=True, help="Send increasing numbers as values.")
+@click.option(
+    "--throughput",
+    type=float,
+    default=-1,
+    show_default=True,
+    help="The maximum number of records a second; -1 means no limit.",
+)
+@click.option(
+    "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="The replicas to wait for."
+)
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("-p", "--partition", type=click.IntRange(0), help="Write to this partition.")
-@click.option("--warmup-records", type=click.IntRange(0), default=0, help="The first records, which no figure counts.")
+@click.option(
+    "--warmup-records", type=click.IntRange(0), default=0, help="The number of first records that count in no figure."
+)
 @click.option("--transactional-id", metavar="ID", help="Send within transactions of this id.")
 @click.option(
-    "--transaction-duration-ms", type=click.IntRange(1), metavar="MS", help="Commit after so long; 3000 with an id."
+    "--transaction-duration-ms",
+    type=click.IntRange(1),
+    metavar="MS",
+    help="Commit after this time; by default after 3000 ms if an id is set.",
 )
 @measuring_options
 @output_option

@@ -37,13 +37,19 @@ from kbroker.pipeline.storage.files import refuse_pattern
 @click.option("--topics", metavar="A,B", help="The topics.")
 @click.option("--pattern", metavar="RE", help="All topics whose whole name matches, also future ones.")
 @click.option("--to", required=True, metavar="PATH", help="The archive's folder.")
-@click.option("--checkpoint", required=True, metavar="PATH", help="Where the stream keeps its position.")
-@click.option("--once", is_flag=True, help="End when all that is there now is archived; this is the default.")
+@click.option("--checkpoint", required=True, metavar="PATH", help="The folder in which the stream keeps its position.")
+@click.option("--once", is_flag=True, help="End when all present records are archived; this is the default.")
 @click.option("--every", metavar="TIME", help="Continue forever, with a batch per interval, such as 1m.")
 @click.option("--format", "file_format", type=click.Choice(FORMATS), default="parquet", show_default=True)
 @click.option("--partition-by", type=click.Choice(["date", "date,hour"]), default="date", show_default=True)
 @click.option("--allow-gaps", is_flag=True, help="Continue after offsets that were deleted, and note the gap.")
-@click.option("--batch-records", type=click.IntRange(1), default=1_000_000, show_default=True, help="In a batch.")
+@click.option(
+    "--batch-records",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="The maximum number of records in a batch.",
+)
 @click.option("--group", default="kbroker-archive", show_default=True, help="The group that shows the progress.")
 @click.option(
     "--decode", multiple=True, type=click.Choice(PARTS), help="Add typed columns by the registry; may be repeated."
@@ -95,7 +101,7 @@ def archive(
 
 
 @click.command("verify", short_help="Compare an archive with its topics.")
-@click.option("--topics", metavar="A,B", help="Only these topics; all without.")
+@click.option("--topics", metavar="A,B", help="Only these topics; by default all.")
 @click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
 @format_option
 @output_option
@@ -119,10 +125,14 @@ def verify(
     click.echo("nothing is wrong", err=True)
 
 
-@click.command("optimize", short_help="Put an archive's small files together.")
+@click.command("optimize", short_help="Merge an archive's small files.")
 @click.option("--at", "root", required=True, metavar="PATH", help="The archive's folder.")
 @click.option(
-    "--target-mb", type=click.IntRange(1), default=TARGET_MB, show_default=True, help="Size of files aimed at."
+    "--target-mb",
+    type=click.IntRange(1),
+    default=TARGET_MB,
+    show_default=True,
+    help="The intended size of merged files.",
 )
 @spark_options
 def optimize(root: str, target_mb: int, spark: SparkOptions) -> None:

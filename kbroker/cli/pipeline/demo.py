@@ -19,10 +19,14 @@ from kbroker.pipeline.spark.session import SparkOptions, open_session
 _HEADERS = ("day", "visits, streamed", "visits, recounted", "events", "late", "final")
 
 
-@click.command("demo", short_help="Show all of it, with a chart.")
-@click.option("--out", default="demo", show_default=True, metavar="PATH", help="Folder of the picture and the page.")
-@click.option("--days", type=click.IntRange(1, 30), default=3, show_default=True, help="How many days of events.")
-@click.option("--records", type=click.IntRange(1000), default=60_000, show_default=True, help="How many events.")
+@click.command("demo", short_help="Run a tour of the pipeline, with a chart.")
+@click.option(
+    "--out", default="demo", show_default=True, metavar="PATH", help="The folder for the picture and the page."
+)
+@click.option(
+    "--days", type=click.IntRange(1, 30), default=3, show_default=True, help="The number of days with events."
+)
+@click.option("--records", type=click.IntRange(1000), default=60_000, show_default=True, help="The number of events.")
 @spark_options
 def demo(out: str, days: int, records: int, spark: SparkOptions) -> None:
     """Run a complete tour: a broker, events, streaming visits, an archive, and a recount that is compared."""

@@ -53,19 +53,25 @@ class _Run:
 
 
 @click.command("events", short_help="Send website events to a topic.")
-@click.option("--topic", required=True, metavar="T", help="Where to; it is created if it does not exist.")
-@click.option("--partitions", type=click.IntRange(1), help="Of a topic that is created; the broker's default without.")
-@click.option("--rate", type=float, default=10.0, show_default=True, help="Records a second, in the mean.")
+@click.option("--topic", required=True, metavar="T", help="The target topic; it is created if it does not exist.")
+@click.option(
+    "--partitions", type=click.IntRange(1), help="The partitions of a new topic; by default the broker's setting."
+)
+@click.option("--rate", type=float, default=10.0, show_default=True, help="The mean number of records a second.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after this time.")
-@click.option("--count", type=click.IntRange(0), help="End after so many records.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed, the same events.")
-@click.option("--visitors", type=click.IntRange(1), help="How many there are; without, as many as the rate needs.")
-@click.option("--days", type=click.FloatRange(0, min_open=True), help="Simulate so many days, as fast as it goes.")
-@click.option("--start", metavar="DATE", help="When the days begin (UTC); without, so that they are over.")
+@click.option("--count", type=click.IntRange(0), help="End after this number of records.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The seed; the same seed gives the same events.")
+@click.option(
+    "--visitors", type=click.IntRange(1), help="The number of visitors; by default as many as the rate needs."
+)
+@click.option(
+    "--days", type=click.FloatRange(0, min_open=True), help="Simulate this number of days, as fast as possible."
+)
+@click.option("--start", metavar="DATE", help="The beginning of the days (UTC); by default the days end before now.")
 @click.option("--late", type=_SHARE, default=0.02, show_default=True, help="Share of late events.")
 @click.option("--duplicates", type=_SHARE, default=0.01, show_default=True, help="Share of exact duplicates.")
 @click.option("--malformed", type=_SHARE, default=0.002, show_default=True, help="Share of unusable records.")
-@click.option("--lookup-out", metavar="FILE", help="Write the visitors' organisations there, as CSV.")
+@click.option("--lookup-out", metavar="FILE", help="Write the visitors' organisations to this file, as CSV.")
 @click.option("--from-log", multiple=True, metavar="FILE", help="Send a web server's log; may be repeated.")
 @click.option(
     "--salt",

@@ -31,9 +31,9 @@ _UNITS: Final = {"s": ("seconds", 1_000), "m": ("minutes", 60_000), "h": ("hours
 def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
     """Add --master, --conf and --jars to a verb, pass it their values as `spark`, and report errors in one line."""
 
-    @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs the job.")
-    @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Set a setting of Spark.")
-    @click.option("--jars", metavar="A,B", help="The connectors' jars; without, Spark fetches them.")
+    @click.option("--master", default="local[*]", show_default=True, help="The Spark master that runs the job.")
+    @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Set one setting of Spark.")
+    @click.option("--jars", metavar="A,B", help="The connectors' jars; by default Spark fetches them.")
     @functools.wraps(function)
     def with_spark(*args: Any, master: str, conf: tuple[str, ...], jars: str | None, **kwargs: Any) -> Result:
         debug = bool(click.get_current_context().find_root().params.get("debug"))
@@ -81,7 +81,10 @@ def decoding_registry(*, variable: bool) -> Callable[[Callable[..., Result]], Ca
 def format_option(function: Callable[..., Result]) -> Callable[..., Result]:
     """Add --format to a verb that reads an archive; pass it the value as `file_format`, or None."""
     return click.option(
-        "--format", "file_format", type=click.Choice(FORMATS), help="The format, for a table that is no local folder."
+        "--format",
+        "file_format",
+        type=click.Choice(FORMATS),
+        help="The format of a table that is not in a local folder.",
     )(function)
 
 

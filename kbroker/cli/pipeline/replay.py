@@ -19,16 +19,27 @@ from kbroker.pipeline.spark.session import SparkOptions, open_session
 
 @click.command("replay", short_help="Send archived records to a topic.")
 @click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
-@click.option("--to-topic", required=True, metavar="T", help="Where to; it is created if it does not exist.")
-@click.option("--topics", metavar="A,B", help="Only these archived topics; all without.")
-@click.option("--since", metavar="TIME", help="Records from this time on, such as 2026-11-21T10:00:00 (UTC).")
-@click.option("--until", metavar="TIME", help="Records before this time.")
-@click.option("--where", metavar="SQL", help="Records for which this holds, by the columns' names.")
-@click.option("--speed", default="max", show_default=True, help="10x for ten times as fast as they came, or max.")
-@click.option("--keep-timestamps", is_flag=True, help="Keep the records' timestamps; slower.")
+@click.option("--to-topic", required=True, metavar="T", help="The target topic; it is created if it does not exist.")
+@click.option("--topics", metavar="A,B", help="Only these archived topics; by default all.")
+@click.option("--since", metavar="TIME", help="Only records from this time on, such as 2026-11-21T10:00:00 (UTC).")
+@click.option("--until", metavar="TIME", help="Only records before this time.")
+@click.option("--where", metavar="SQL", help="Only records that satisfy this condition on columns.")
+@click.option(
+    "--speed",
+    default="max",
+    show_default=True,
+    help="10x sends ten times as fast as the records came; max sends as fast as possible.",
+)
+@click.option("--keep-timestamps", is_flag=True, help="Keep the records' timestamps; this is slower.")
 @click.option("--exactly-once", is_flag=True, help="Mark each record with its place in a header; never send it twice.")
 @click.option("--restart", is_flag=True, help="Begin again, regardless of the records sent before.")
-@click.option("--slice-records", type=click.IntRange(1), default=1_000_000, show_default=True, help="Sent in one go.")
+@click.option(
+    "--slice-records",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="The number of records in a slice.",
+)
 @format_option
 @spark_options
 @client_options

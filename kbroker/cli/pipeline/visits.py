@@ -54,11 +54,21 @@ def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
     gap, lateness = (f"{ms // 60_000}m" for ms in (GAP_MS, LATENESS_MS))
 
     @click.option("--gap", default=gap, show_default=True, help="A visit ends when its visitor is quiet for longer.")
-    @click.option("--lateness", default=lateness, show_default=True, help="Later events are only counted as late.")
-    @click.option("--visitor-field", default="visitor", show_default=True, help="Name of an event's field.")
-    @click.option("--time-field", default="time", show_default=True, help="Likewise: ISO 8601, or ms since 1970.")
     @click.option(
-        "--id-field", default="id", show_default=True, help="Likewise; events that have none are all counted."
+        "--lateness", default=lateness, show_default=True, help="Events that are later than this count only as late."
+    )
+    @click.option("--visitor-field", default="visitor", show_default=True, help="The event's field with the visitor.")
+    @click.option(
+        "--time-field",
+        default="time",
+        show_default=True,
+        help="The event's field with the time: ISO 8601, or ms since 1970.",
+    )
+    @click.option(
+        "--id-field",
+        default="id",
+        show_default=True,
+        help="The event's field with the id; events without an id are all counted.",
     )
     @click.option("--event-format", type=click.Choice(["json"]), default="json", show_default=True)
     @functools.wraps(function)
@@ -87,18 +97,32 @@ def _read_by(rules: VisitRules, registry: RegistryPlace | None) -> VisitRules:
 
 
 @click.command("visits", short_help="Count visits by organisation and day.")
-@click.option("--topic", required=True, metavar="T", help="Where the events are.")
+@click.option("--topic", required=True, metavar="T", help="The topic of the events.")
 @click.option("--lookup", required=True, metavar="FILE", help="CSV, JSON or Parquet: visitor, organisation.")
 @click.option("--to", required=True, metavar="PATH", help="The folder of the table, a file for each day.")
-@click.option("--out-topic", metavar="T", help="The compacted topic of the numbers; T-visits without.")
-@click.option("--dead-letters", metavar="T", help="The topic of malformed events; T-malformed without.")
-@click.option("--checkpoint", required=True, metavar="PATH", help="Where the stream keeps its position and its state.")
-@click.option("--once", is_flag=True, help="End when all that is there now is counted; this is the default.")
-@click.option("--every", metavar="TIME", help="Go on for ever, with a batch so often, such as 10s.")
+@click.option("--out-topic", metavar="T", help="The compacted topic of the numbers; by default T-visits.")
+@click.option("--dead-letters", metavar="T", help="The topic of malformed events; by default T-malformed.")
 @click.option(
-    "--idle", default="1m", show_default=True, help="With --every: a partition quiet so long is not waited for."
+    "--checkpoint",
+    required=True,
+    metavar="PATH",
+    help="The folder in which the stream keeps its position and its state.",
 )
-@click.option("--batch-records", type=click.IntRange(1), default=500_000, show_default=True, help="In a batch.")
+@click.option("--once", is_flag=True, help="End when all present events are counted; this is the default.")
+@click.option("--every", metavar="TIME", help="Continue forever, with a batch per interval, such as 10s.")
+@click.option(
+    "--idle",
+    default="1m",
+    show_default=True,
+    help="With --every: do not wait for a partition without new events for this time.",
+)
+@click.option(
+    "--batch-records",
+    type=click.IntRange(1),
+    default=500_000,
+    show_default=True,
+    help="The maximum number of records in a batch.",
+)
 @click.option("--group", default="kbroker-visits", show_default=True, help="The group that shows the progress.")
 @rules_options
 @decoding_registry(variable=False)
@@ -156,8 +180,14 @@ def visits(
 @click.option("--topic", required=True, metavar="T", help="The archived topic of the events.")
 @click.option("--lookup", required=True, metavar="FILE", help="CSV, JSON or Parquet: visitor, organisation.")
 @click.option("--day", metavar="DAY", help="Only this day, such as 2026-11-21.")
-@click.option("--checkpoint", metavar="PATH", help="Of a stream that counted, too: clocks that it had to set are used.")
-@click.option("--compare", metavar="PATH", help="The stream's table; exit 1 when a final number is another one.")
+@click.option(
+    "--checkpoint",
+    metavar="PATH",
+    help="The checkpoint of a stream that has counted, too: its clocks then decide which events are late.",
+)
+@click.option(
+    "--compare", metavar="PATH", help="Compare with the stream's table; exit with 1 if a final number differs."
+)
 @format_option
 @output_option
 @rules_options
