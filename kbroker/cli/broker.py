@@ -156,9 +156,9 @@ def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
 def drain(broker_id: int, dry_run: bool, connection: Connection) -> None:
     """Move every replica of a broker to other brokers, so that the broker can be removed.
 
-    Each replica moves to the broker with the fewest replicas that does not host its partition yet; if possible, to
-    another rack than those of the other replicas. The number of replicas does not change. If a replica has no target,
-    it is reported, and nothing is moved.
+    A replica can move to any broker that does not host its partition yet. It moves to a rack without another replica of
+    the partition, if there is one, and among these brokers to the one with the fewest replicas. The number
+    of replicas does not change. If a replica has no target, the verb reports the replica and moves nothing.
     """
     with connection.admin() as admin:
         partitions = partitions_of(admin)

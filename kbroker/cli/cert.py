@@ -19,7 +19,7 @@ def command() -> None:
     """Create certificates for development."""
 
 
-@command.command("dev", short_help="Make an authority, and certificates for a server and clients.")
+@command.command("dev", short_help="Create an authority, and certificates for a server and clients.")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name or address of the server; repeatable.")
 @click.option(

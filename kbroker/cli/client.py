@@ -48,6 +48,7 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
     @click.option(
         "--command-config", "file", metavar="FILE", help="A file with settings of the client, as for Kafka's tools."
     )
+    @click.option("--command-config", "file", metavar="FILE", help="A file of client settings, as for Kafka's tools.")
     @click.option(
         "--profile",
         metavar="NAME",
@@ -55,7 +56,7 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
         shell_complete=complete_profiles,
         help="Use the client's settings that `kbroker profile add` stored under this name; also KBROKER_PROFILE.",
     )
-    @click.option("-X", "settings", multiple=True, metavar="KEY=VALUE", help="Set a setting of the client.")
+    @click.option("-X", "settings", multiple=True, metavar="KEY=VALUE", help="Set one client setting.")
     @functools.wraps(function)
     def with_connection(
         *args: Any, bootstrap: str, profile: str | None, file: str | None, settings: tuple[str, ...], **kwargs: Any

@@ -105,7 +105,7 @@ def alter(
     defaults: tuple[str, ...],
     connection: Connection,
 ) -> None:
-    """Change a subscription; values that are not given stay."""
+    """Change a subscription; omitted values do not change."""
     changes: dict[str, str | None] = {**_values(interval, metrics, match), **dict.fromkeys(defaults)}
     if not changes:
         raise click.UsageError("nothing to change: give --interval, --metrics, --match or --default")

@@ -20,7 +20,7 @@ _ARGUMENTS: Final = ("kind", "api")
 
 @click.group("fault", cls=Verbs)
 def command() -> None:
-    """Make a broker misbehave that runs with `kbroker start --control`."""
+    """Set faults in a broker that runs with `kbroker start --control`."""
 
 
 @command.command("add", short_help="Add a fault.")

@@ -38,7 +38,7 @@ def stuck(names: tuple[str, ...], records: bool, output: Output, connection: Con
     """List the records that groups do not get past.
 
     The broker reports a record if three members in turn owned its partition and left without a commit, if a member
-    fetches it again and again, or if a share group has delivered it three times. Apache Kafka reports none.
+    fetches the record again and again, or if a share group has delivered it three times. Apache Kafka reports none.
     """
     with ending_at_signals(), connection.admin() as admin:
         found = stuck_records(admin, names)

@@ -79,7 +79,7 @@ GROUPS = {
         "pipeline": "Archive, replay and count the records of topics, on Apache Spark.",
     },
     "Tests, with a broker that runs with --control": {
-        "fault": "Let a broker that runs with --control misbehave, for tests.",
+        "fault": "Set faults in a broker that runs with --control, for tests.",
         "clock": "Show and move the time of a broker that runs with --control.",
         "requests": "Show the requests to a broker that runs with --control.",
         "reset": "Return a broker that runs with --control to its state at the start.",

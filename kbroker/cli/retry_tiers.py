@@ -46,7 +46,7 @@ def create(
     """Create the retry tiers of a topic, and its dead letter topic.
 
     Consumers of TOPIC also read the tiers. They write a failed record to the next tier, and after the last one to the
-    dead letter topic. The topics have the partitions and replicas of TOPIC. Topics that exist already stay.
+    dead letter topic. The topics have as many partitions and replicas as TOPIC. Topics that exist already stay.
     """
     with connection.admin() as admin:
         tiers = create_tiers(admin, topic, delays.split(","), dead_letter, naming, dry_run=dry_run)

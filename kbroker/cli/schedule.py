@@ -68,9 +68,9 @@ def command() -> None:
 def list_pending(
     topics: tuple[str, ...], before: str | None, failed: bool, limit: int, output: Output, connection: Connection
 ) -> None:
-    """List what is pending, in the order in which it is due.
+    """List pending records, in the order in which they are due.
 
-    Reads the topics from their beginning: the records, and what their leaders noted about deliveries.
+    Reads the topics from their beginning: the records, and the notes of the leaders about deliveries.
     """
     before_ms = None if before is None else parse_time(before)
     with ending_at_signals(), connection.admin() as admin:
@@ -224,10 +224,10 @@ def _facts(found: dict[str, Any]) -> Facts:
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @client_options
 def cancel_pending(topic: str, keys: tuple[str, ...], connection: Connection) -> None:
-    """Cancel what is pending with these keys.
+    """Cancel the pending records with these keys.
 
-    Writes a record without value for each key, as any client can. What is being delivered is delivered, but does not
-    repeat.
+    Writes a record without a value for each key, as any client can. A record whose delivery has begun is delivered once
+    more, but does not repeat.
     """
     with ending_at_signals(), connection.admin() as admin:
         cancelled = cancel(admin, connection, topic, [to_bytes(each) for each in dict.fromkeys(keys)])

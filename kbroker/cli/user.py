@@ -42,7 +42,10 @@ def command() -> None:
 @click.option("--iterations", type=click.IntRange(LEAST_ITERATIONS, MOST_ITERATIONS), default=LEAST_ITERATIONS)
 @client_options
 def add(name: str, mechanisms: tuple[str, ...], password: str | None, iterations: int, connection: Connection) -> None:
-    """Add a user, or change a password. It is read from standard input, or at a prompt on a terminal."""
+    """Add a user, or change a password.
+
+    The password is read from standard input, or on a terminal at a prompt.
+    """
     if password is None:
         password = _prompt()
     if not password:

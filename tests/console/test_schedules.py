@@ -54,7 +54,7 @@ def test_one_record_is_cancelled(web: Visitor) -> None:
     assert web.get("/schedules/cancel?topic=later&partition=0&offset=1").status == 404
     rest = web.page("/schedules?topic=later")
     assert "Pending 3" in rest.words
-    assert "A record without key cannot be cancelled" in web.page(
+    assert "A record without a key cannot be cancelled" in web.page(
         "/schedules/cancel?topic=later&partition=0&offset=4"
     ).words  # fmt: skip
     assert "cannot be cancelled" in web.refused("schedule-cancel", **{**fields, "offset": "4"}, confirm="later")

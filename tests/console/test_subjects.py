@@ -167,7 +167,7 @@ def test_a_login_with_few_rights_sees_what_it_may(broker: Broker) -> None:
             assert "2 subjects of the registry" in listed
             assert "the global level" not in listed
             shown = visitor.page("/subject?name=orders-value").words
-            assert "Compatibility – may not be seen" in shown
+            assert "Compatibility – no right to see it" in shown
             assert '"name": "Order"' in shown
 
 
