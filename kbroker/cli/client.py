@@ -48,7 +48,6 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
     @click.option(
         "--command-config", "file", metavar="FILE", help="A file with settings of the client, as for Kafka's tools."
     )
-    @click.option("--command-config", "file", metavar="FILE", help="A file of client settings, as for Kafka's tools.")
     @click.option(
         "--profile",
         metavar="NAME",

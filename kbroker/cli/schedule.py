@@ -226,8 +226,8 @@ def _facts(found: dict[str, Any]) -> Facts:
 def cancel_pending(topic: str, keys: tuple[str, ...], connection: Connection) -> None:
     """Cancel the pending records with these keys.
 
-    Writes a record without a value for each key, as any client can. A record whose delivery has begun is delivered once
-    more, but does not repeat.
+    Writes a record without a value for each key, as any client can. A record whose delivery has begun is still
+    delivered, but does not repeat.
     """
     with ending_at_signals(), connection.admin() as admin:
         cancelled = cancel(admin, connection, topic, [to_bytes(each) for each in dict.fromkeys(keys)])
