@@ -119,7 +119,10 @@ class Fetch:
         self.has_moved = False
         """Whether records that the client waits for have left the local disk."""
         self.matures_in_ms: float = math.inf
-        """The time in ms until more records of the last read partitions are old enough (`delivery.delay.ms`)."""
+        """The time in ms until the partitions of the newest attempt have more records that consumers may read.
+
+        Consumers may not read a record before the time of `delivery.delay.ms` has passed.
+        """
         self._session: Session | None = None
         self._cached: dict[Key, CachedPartition] = {}  # the partitions of the session that this response opens
         self._hints: LeaderHints | None = None

@@ -79,7 +79,7 @@ class OpenFiles:
         self._ring.pop(segment, None)
 
     def keep(self, segment: Holder) -> None:
-        """Count the files of a deleted segment that is still being read, until the reading ends; raise OSError."""
+        """Count a deleted segment that is still being read. Raises OSError if too many are counted."""
         if len(self._kept) >= max(1, self.most // 4):
             raise OSError(errno.EMFILE, "too many deleted segments are being read")
         self._kept.add(segment)

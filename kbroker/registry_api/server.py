@@ -55,12 +55,12 @@ class RegistryServer(WebServer):
     ) -> None:
         """Prepare the server; raises OSError if a file cannot be read.
 
-        If another broker may answer requests, `leader` returns that broker. With `credentials`, only their users are
-        served; the server's thread looks credentials up. With an `authorizer`, users may perform only the operations
-        that its ACLs allow. `tally` counts all requests.
+        `leader` returns the broker to which the server forwards requests; None if this broker answers them itself. With
+        `credentials`, only their users are served; the server's thread looks credentials up. With an `authorizer`,
+        users may perform only the operations that its ACLs allow. `tally` counts all requests.
 
         `tls` are the files of the certificate and its key. `ca` is the file of the CA that verifies other brokers'
-        registries; without it, the system's CAs do.
+        registries. Without a file, the system's CAs verify them.
         """
         parts: list[Callable[[], None]] = []
         own = Application(Registry(store), _about(cluster_id), authorizer)

@@ -159,8 +159,9 @@ class ReplicatedPartition(Partition):
         """The waits for the low watermark."""
         self._end_waiters: dict[Waiter, None] = {}
         self.is_throttled_leader = False
+        """Whether the leader limits the rate at which followers that are not in sync copy its log (KIP-73)."""
         self.is_throttled_follower = False
-        """Whether copying a replica that is not in sync is throttled: as leader, and as follower (KIP-73)."""
+        """Whether this follower limits the rate at which it copies the log while it is not in sync (KIP-73)."""
 
     @property
     def end_waiters(self) -> dict[Waiter, None]:

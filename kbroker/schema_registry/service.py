@@ -50,7 +50,7 @@ class Settled(NamedTuple):
     decisions: int
     """The number of decisions that have begun so far."""
     end: int
-    """The end offset of the state's records. Records of other writers increase it without a decision."""
+    """The end offset of the state's records. Other registries can also append records."""
 
 
 class _Failed(NamedTuple):

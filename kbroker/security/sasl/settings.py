@@ -245,7 +245,7 @@ def _gssapi(settings: ListenerSettings, mechanism: str) -> Begin:
     if not names:
         raise ConfigError(f"{_SERVICE_NAME} is missing: listener {settings.listener} offers {mechanism}")
     if names != {kerberos_names.service_of(options["principal"])}:
-        raise ConfigError(f"{_SERVICE_NAME}, and serviceName and principal of {where}, name several services")
+        raise ConfigError(f"{_SERVICE_NAME}, and serviceName and principal of {where}, must name the same service")
     rules = settings.value(kerberos_names.KEY, mechanism)
     try:
         namer = kerberos_names.PrincipalNamer(rules if isinstance(rules, tuple) else (), kerberos.default_realm())
