@@ -55,9 +55,10 @@ class RegistryServer(WebServer):
     ) -> None:
         """Prepare the server; raises OSError if a file cannot be read.
 
-        `leader` returns the broker to which the server forwards requests; None if this broker answers them itself. With
-        `credentials`, only their users are served; the server's thread looks credentials up. With an `authorizer`,
-        users may perform only the operations that its ACLs allow. `tally` counts all requests.
+        `leader` finds the broker that leads `_schemas`. The server forwards requests to that broker. Without `leader`,
+        the server answers all requests itself. With `credentials`, only their users are served; the server's thread
+        looks credentials up. With an `authorizer`, users may perform only the operations that its ACLs allow. `tally`
+        counts all requests.
 
         `tls` are the files of the certificate and its key. `ca` is the file of the CA that verifies other brokers'
         registries. Without a file, the system's CAs verify them.
