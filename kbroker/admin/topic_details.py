@@ -33,7 +33,7 @@ AILMENTS: Final[Mapping[str, Ails]] = {
     "under_min_isr_partitions": lambda p, least: len(p["isr_nodes"]) < least,
     "at_min_isr_partitions": lambda p, least: len(p["isr_nodes"]) == least,
 }
-"""The ailments of partitions under kafka-topics' names, computed from Metadata and min.insync.replicas."""
+"""Tests for problems of a partition, by kafka-topics' names. They use Metadata and min.insync.replicas."""
 
 
 def with_details(admin: Any, topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -82,7 +82,8 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         for configured in known.get(name, ()):
             key = keys[configured]
             assert key is not None
-            parse(key, configs[configured])  # before variables are resolved, as in Kafka: a number cannot be a variable
+            # before variables are resolved, as in Kafka: so a number must not be given as a variable
+            parse(key, configs[configured])
             parse(key, config.stored.effective(configured, configs[configured]))
     if not per_broker:
         _refuse(

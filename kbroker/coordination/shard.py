@@ -210,7 +210,7 @@ class Writer(Protocol):
     def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
         """Return an awaitable that ends when all in-sync replicas have all records below `offset`.
 
-        The in-sync replicas may be few. Return None if they already have these records. Any leader that is elected
+        There can be few in-sync replicas. Return None if they already have these records. Any leader that is elected
         cleanly then also has these records.
         """
 

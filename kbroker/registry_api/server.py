@@ -55,9 +55,9 @@ class RegistryServer(WebServer):
     ) -> None:
         """Prepare the server; raises OSError if a file cannot be read.
 
-        If another broker may answer requests, `leader` returns that broker. With `credentials`, only their users are
-        served; the server's thread looks credentials up. With an `authorizer`, users may perform only the operations
-        that its ACLs allow. `tally` counts all requests.
+        In a cluster, `leader` finds the broker that answers requests. With `credentials`, only their users are served;
+        the server's thread looks credentials up. With an `authorizer`, users may perform only the operations that its
+        ACLs allow. `tally` counts all requests.
 
         `tls` are the files of the certificate and its key. `ca` is the file of the CA that verifies other brokers'
         registries; without it, the system's CAs do.

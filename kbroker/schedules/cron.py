@@ -148,7 +148,7 @@ class Cron:
         return first // _SECOND, second // _SECOND
 
     def _change(self, low: int, high: int) -> int:
-        """Return the first second in (low, high] with the offset of `high`."""
+        """Return the first second in (low, high] with the same UTC offset as `high`."""
         offset = self._at(high)[1]
         while high - low > 1:
             middle = (low + high) // 2

@@ -5,7 +5,7 @@ the replay of a record stores it in the group.
 
     STABLE                 has the partitions of its epoch's target.
     UNREVOKED_PARTITIONS   must first revoke partitions and confirm the revocation; keeps its epoch until then.
-    UNRELEASED_PARTITIONS  waits for partitions that others have not revoked yet; has the new epoch already.
+    UNRELEASED_PARTITIONS  waits for partitions that other members have not revoked yet; has the new epoch already.
     UNKNOWN                a state that only a later version knows: the member must join again.
 """
 

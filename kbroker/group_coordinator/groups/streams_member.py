@@ -5,7 +5,7 @@ replay of a record stores it in the group.
 
     STABLE            has the tasks of its epoch's target.
     UNREVOKED_TASKS   must first give up tasks and confirm this; keeps its epoch until then.
-    UNRELEASED_TASKS  waits for tasks that others have not given up yet; has the new epoch already.
+    UNRELEASED_TASKS  waits for tasks that other members have not given up yet; has the new epoch already.
     UNKNOWN           a state that only a later version knows: the member must join again.
 """
 

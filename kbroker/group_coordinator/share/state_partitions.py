@@ -4,9 +4,9 @@ Owns the record ShareGroupStatePartitionMetadata. The record lists three kinds o
 heartbeat or AlterShareGroupOffsets has to initialise, initialised partitions, and partitions that
 DeleteShareGroupOffsets or DeleteGroups has to delete. Also owns the cleaning after the deletion of topics.
 
-Never sends a request to the share coordinator: share_groups.py does, and reports the result here.
+Never sends a request to the share coordinator: share_groups.py sends it, and reports the result here.
 
-The key of the timer is ("share topics",). The timer cleans the next groups after the deletion of topics.
+The key of the timer is ("share topics",). When it fires, the next groups are cleaned after the deletion of topics.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class LogDirectory:
 
         `configs` returns a topic's settings by its name; `belongs(topic, partition, topic id)` returns whether the
         partition exists in the cluster; `deleted` contains the ids of deleted topics. After an unclean stop this reads
-        all unflushed data. Raise RecoveryStopped if `recovery` is stopped meanwhile.
+        all unflushed data. Raises RecoveryStopped if `recovery` is stopped meanwhile.
         """
         if self._lock_fd < 0:
             self.open()

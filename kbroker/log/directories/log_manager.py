@@ -130,7 +130,7 @@ class LogManager:
     def open(self) -> None:
         """Lock every directory.
 
-        Raise LogDirError if a directory belongs to another broker, if no directory is usable, or if the metadata
+        Raises LogDirError if a directory belongs to another broker, if no directory is usable, or if the metadata
         directory is unusable.
         """
         opened: list[LogDirectory] = []
@@ -383,7 +383,7 @@ class LogManager:
     # -- moves ------------------------------------------------------------------------------------------------
 
     def move(self, topic: str, partition: int, directory: str) -> None:
-        """Start moving a partition (AlterReplicaLogDirs, ReplicaManager.alterReplicaLogDirs). Raise ApiError.
+        """Start moving a partition (AlterReplicaLogDirs, ReplicaManager.alterReplicaLogDirs). Raises ApiError.
 
         For a missing partition the directory is remembered, and REPLICA_NOT_AVAILABLE is raised.
         """

@@ -226,7 +226,7 @@ class ProducerState:
     ) -> Verification | None:
         """Return the guard for the append of a batch that may open a transaction.
 
-        Return None if the transaction is already open. Raise AppendError for an old epoch. If a guard is returned, the
+        Return None if the transaction is already open. Raises AppendError for an old epoch. If a guard is returned, the
         caller checks with the coordinator whether the partition is in the transaction, and then passes the guard to the
         append.
         """

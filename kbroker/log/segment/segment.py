@@ -225,9 +225,10 @@ class Segment:
         return None
 
     def shows(self, position: int, size: int, offset: int) -> bool:
-        """Whether the file still contains the batch that `find` returned for `offset`, which this process has written.
+        """Whether the file still contains the batch that `find` returned for `offset`.
 
-        The batch may begin after `offset` if the leader's compaction has left a hole.
+        This process must have written the batch. The batch may begin after `offset` if the leader's compaction has left
+        a hole.
         """
         head = os.pread((self._handle or self.handle).fd, _HEAD.size, position)
         if len(head) < _HEAD.size:
@@ -268,7 +269,10 @@ class Segment:
         return (entry[1] if entry else 0), None
 
     def offset_beyond(self, position: int) -> int:
-        """Return an offset after all offsets before `position`, as near as the index allows."""
+        """Return an offset that is higher than all offsets before `position`.
+
+        The offset is as low as the index allows.
+        """
         index = self._offset_index()
         slot = index.last_at_most(position, 1) + 1
         return self.base_offset + (index.get(slot)[0] if slot < index.count else MAX_RELATIVE_OFFSET)

@@ -340,7 +340,7 @@ def login_between_brokers(config: BrokerConfig) -> Login | None:
         name, password = options.get("username"), options.get("password")
         if not name or not password:
             where = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
-            raise ConfigError(f"{where} has no username, or no password, by which brokers log in to each other")
+            raise ConfigError(f"{where} has no username, or no password, with which brokers log in to each other")
         return name, password
 
     def begin() -> tuple[str, ClientMechanism]:
