@@ -60,7 +60,7 @@ def _check_logins(config: BrokerConfig, configs: Mapping[str, str]) -> None:
             except JaasError:
                 raise InvalidConfig(f'{name} is not of the form CLASS required name="value" ...;') from None
             if count != 1:
-                raise InvalidConfig(f"{name} has {count} login modules, and not one")
+                raise InvalidConfig(f"{name} has {count} login modules instead of one")
 
 
 def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:

@@ -151,7 +151,7 @@ def answerable(code: ErrorCode) -> ErrorCode:
 
 
 class UnreadableRecord(Exception):  # noqa: N818 - a state of the log
-    """A record that is unreadable, so that its partition is not served."""
+    """A record is unreadable. Therefore its partition is not served."""
 
     def __init__(self, offset: int, error: Exception) -> None:
         super().__init__(f"the record at offset {offset} cannot be read: {error or type(error).__name__}")

@@ -24,7 +24,7 @@ _MS: Final = datetime.timedelta(milliseconds=1)
 
 
 def number(text: str) -> int | float | None:
-    """Return the number in a text, exactly if it is an integer.
+    """Return the number in a text; an integer is returned exactly.
 
     Return None if the text is no number, or if the number is too large.
     """

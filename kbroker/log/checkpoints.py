@@ -126,7 +126,7 @@ def write_topic_id(directory: str, topic_id: uuid.UUID) -> None:
 
 
 def write_clean_shutdown(directory: str, broker_epoch: int) -> None:
-    """Write the mark that says that all data in the directory has been flushed."""
+    """Write the mark of a clean stop: all data in the directory has been flushed."""
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(f"{directory}/{CLEAN_SHUTDOWN}", content.encode())
 

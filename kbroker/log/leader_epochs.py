@@ -46,7 +46,7 @@ class LeaderEpochCache:
 
     @property
     def unsynced(self) -> str | None:
-        """The path of the file if its content may not be on disk yet; the log's next flush syncs the file."""
+        """The path of the file if its content is possibly not on disk yet; the log's next flush syncs the file."""
         return self._path if self._synced < self.writes else None
 
     def synced(self, writes: int) -> None:

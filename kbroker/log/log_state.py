@@ -71,7 +71,7 @@ class FlushTask:
     If the file of the leader epochs needs a flush, it is one of the files to flush.
     """
     above: str | None = None
-    """The parent of `directory`, if the name of `directory` may not be on disk yet."""
+    """The parent of `directory`, if the name of `directory` is possibly not on disk yet."""
     error: OSError | None = None
     took: float = 0.0
     """The duration in seconds, after the work is done."""

@@ -65,7 +65,7 @@ class Piece(NamedTuple):
     records: memoryview
     high_watermark: int
     is_elsewhere: bool = False
-    """Whether the log was cut or deleted: it lacks the offset of the fetch, or has another record before it."""
+    """Whether the log was cut or deleted: it lacks the fetched offset, or has another record before this offset."""
     is_throttled: bool = False
 
 

@@ -1,4 +1,4 @@
-"""The share partitions of a group that have a state at the share coordinator, as decisions of a shard (shard.py).
+"""The share partitions of a group whose state is at the share coordinator: the decisions of a shard (shard.py).
 
 Owns the record ShareGroupStatePartitionMetadata. The record lists three kinds of partitions: partitions that a
 heartbeat or AlterShareGroupOffsets has to initialise, initialised partitions, and partitions that

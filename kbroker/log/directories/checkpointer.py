@@ -99,7 +99,7 @@ class Checkpointer:
         ]
         self._written_ms = [0] * len(self._writers)
         self._stale: dict[Key, object] = {}  # deleted partitions that a checkpoint on the disk may still name
-        self._stale_cleaned = False  # whether the cleaner's checkpoint may name a deleted partition
+        self._stale_cleaned = False  # whether the cleaner's checkpoint can still name a deleted partition
         self._forgetting: deque[tuple[dict[Key, object], list[Future[None]]]] = deque()
 
     def _file(self, name: str) -> CheckpointFile:

@@ -376,8 +376,8 @@ class LogDirectory:
     def sync(self) -> None:
         """Sync the directory, so that the partitions created since the last call survive a power loss.
 
-        The flusher's thread does the work, since a busy disk takes tens of milliseconds; `tick` handles the result. If
-        a log is flushed earlier, its flush also makes the directory's name durable.
+        The flusher's thread does the work, because a busy disk takes tens of milliseconds; `tick` handles the result.
+        If a log is flushed earlier, its flush also makes the directory's name durable.
         """
         self._syncing.append(self.sync_by_thread())
 

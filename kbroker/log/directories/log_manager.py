@@ -116,7 +116,7 @@ class LogManager:
         return [manager for manager in self.online if manager.room.lacking]
 
     def has_room(self, partitions: int) -> bool:
-        """Whether one of the directories may have room for this many more partitions."""
+        """Whether one of the directories possibly has room for this many more partitions."""
         return any(manager.room.has_for(partitions) for manager in self._open_to_new())
 
     @property

@@ -226,7 +226,7 @@ class IndexChecks:
 
     @contextmanager
     def _judging(self, suffix: str, path: str) -> Iterator[None]:
-        """Convert an Untrue that the block raises to a finding, and stop checking that index."""
+        """Stop checking an index if the block raises Untrue; convert the exception to a finding."""
         try:
             yield
         except Untrue as error:

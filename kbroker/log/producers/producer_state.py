@@ -172,7 +172,7 @@ MAX_VERIFICATIONS: Final = 1000
 """The maximum number of guards that a partition keeps.
 
 Nearly all guards are used or removed immediately. If there are more guards than this, the oldest guard is removed,
-since a client may send any number of ids.
+because a client can send any number of ids.
 """
 
 

@@ -441,7 +441,7 @@ class Segment:
     def mark_replaced(self) -> tuple[list[str], list[str]]:
         """Rename the log file and the index of headers to names that loading ignores.
 
-        Return two lists: the files to remove later, since slices may still need them, and the files to remove
+        Return two lists: the files to remove later, because slices may still need them, and the files to remove
         immediately. An index without its log is useless, and loading removes it.
         """
         return self._mark((LOG_SUFFIX, HEADERS_SUFFIX)), [self.path(suffix) for suffix in SEGMENT_SUFFIXES[1:]]

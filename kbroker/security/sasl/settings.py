@@ -107,7 +107,7 @@ class ListenerSettings:
             # The parser's message may contain a part of a badly quoted password.
             raise ConfigError(f'{name} is not of the form CLASS required name="value" ...;') from None
         if len(modules) != 1:
-            raise ConfigError(f"{name} has {len(modules)} login modules, and not one")
+            raise ConfigError(f"{name} has {len(modules)} login modules instead of one")
         return modules[0]
 
 
