@@ -61,7 +61,7 @@ class LoopWatch:
         """The number of holds longer than HELD_LONG."""
         self.longest_ms = 0.0
         self.level = logging.WARNING
-        """The level of the lines."""
+        """The level of the lines in the log."""
 
     def start(self) -> None:
         """Start watching."""

@@ -93,8 +93,8 @@ class Source(Protocol):
     async def read(self, place: Place, offset: int, last_epoch: int, wait_ms: int) -> Piece:
         """Return the records from an offset on; wait for them if there are none.
 
-        The records are committed, and may begin before the offset. `last_epoch` is the epoch of the record before the
-        offset (-1: unknown).
+        All records are committed. The first record may be before the offset. `last_epoch` is the epoch of the record
+        before the offset (-1: unknown).
         """
 
 
