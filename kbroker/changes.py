@@ -152,7 +152,7 @@ class Change:
         return self.run(cluster, names, values)
 
     def text(self, template: str, name: str, values: Values) -> str:
-        """Return `doing` or `done` with the name and the values."""
+        """Return the text `doing` or `done`, filled with the name and the values."""
         texts = {key: ", ".join(each) if isinstance(each, list | tuple) else each for key, each in values.items()}
         return template.format(**{self.of: name}, **texts)
 

@@ -220,11 +220,11 @@ class Broker(Embedded):
         return self._steering().snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Return the broker to the state of a snapshot, without faults and requests. Clients stay connected.
+        """Return the broker to the state of a snapshot, and remove all faults and recorded requests.
 
-        Aborts the transactions that were open at the time of the snapshot, and those that are open now. Raises
-        RuntimeError for a removed snapshot, ValueError for a snapshot of another broker, OSError if there is no space
-        for the files.
+        Clients stay connected. Aborts the transactions that were open at the time of the snapshot, and those that are
+        open now. Raises RuntimeError for a removed snapshot, ValueError for a snapshot of another broker, OSError if
+        there is no space for the files.
         """
         self._steering().restore(snapshot)
 

@@ -238,7 +238,7 @@ def _check_acls(acls: object) -> None:
         raise ValueError(f"acls is a list of kbroker.Acl, {right}, not a {_kind(acls)}")
     for each in acls:
         if not isinstance(each, Acl):
-            raise ValueError(f"acls is a list of kbroker.Acl, {right}; a {_kind(each)} is none: {each!r}")
+            raise ValueError(f"acls is a list of kbroker.Acl, {right}; not a {_kind(each)}: {each!r}")
 
 
 def _check_user(name: object, password: object) -> None:

@@ -37,7 +37,10 @@ SORTED_AT_ONCE = 2_000
 This takes about a millisecond.
 """
 WORK_BESIDE_SECONDS = 0.0005
-"""The time in seconds for which work on another thread runs; it then rests for the same time."""
+"""The maximum time in seconds for which work on another thread runs without a pause.
+
+The pause then takes the same time.
+"""
 
 
 class _Turn:
@@ -76,7 +79,7 @@ def step(work: Coroutine[Any, Any, object]) -> bool:
 def for_a_while(
     call: Callable[[], bool], seconds: float = SLICE_SECONDS, clock: Callable[[], float] | None = None
 ) -> bool:
-    """Call `call` while it returns True, at least once, for a slice of time; return whether there is more to do."""
+    """Call `call` for a slice of time, at least once, while it returns True. Return whether there is more to do."""
     now = clock or perf_counter
     until = now() + seconds
     while call():

@@ -100,9 +100,9 @@ class Partition:
         After the partition is hosted, these are the broker's checks.
         """
         self.fetched: dict[Client, int] = {}
-        """The last offset from which each of some consumers has fetched records.
+        """The last offset from which a consumer has fetched records, for some of the consumers.
 
-        stuck_groups.py removes these offsets.
+        stuck_groups.py removes the entries.
         """
         self.waiters: dict[Waiter, None] = {}
         """The waiters in the order of arrival.
@@ -119,7 +119,7 @@ class Partition:
         self._counted_to = self.log.log_end_offset
 
     def count(self) -> None:
-        """Count the records appended as leader since the last call. Counting at each append takes too long."""
+        """Count the records appended as leader since the last call. A count at each append would take too long."""
         if self.leading:
             end = self.log.log_end_offset
             self.traffic.messages_in += end - self._counted_to

@@ -106,7 +106,7 @@ class Replicas:
         return iter(self._partitions.values())
 
     def leader(self, topic: str, index: int) -> Partition:
-        """Return a partition that this broker leads; raise ApiError if it does not lead the partition."""
+        """Return a partition that this broker leads. Raises ApiError if it does not lead the partition."""
         partition = self.get((topic, index))
         if partition is None:
             raise ApiError(self.why_missing(topic, index))
@@ -181,11 +181,12 @@ class Replicas:
             partition.poke()
 
     def apply(self, old: ClusterState, new: ClusterState) -> dict[str, bytes]:
-        """Apply a change of the cluster: create, reconfigure, lead, delete; return deleted topics' ids by name.
+        """Apply a change of the cluster: create, reconfigure, lead and delete partitions.
 
-        Only `AT_ONCE` new partitions are hosted before this method returns. Topics with more new partitions and large
-        changed topics are deferred: they are processed in slices, and the loop serves requests between the slices.
-        Until a partition is hosted, requests for it fail with UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
+        Return the ids of deleted topics by name. At most `AT_ONCE` new partitions are hosted before this method
+        returns. Topics with more new partitions and large changed topics are deferred: they are processed in slices,
+        and the loop serves requests between the slices. Until a partition is hosted, requests for it fail with
+        UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
         """
         deleted: dict[str, bytes] = {}
         if old.topics is new.topics:

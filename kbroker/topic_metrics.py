@@ -56,7 +56,7 @@ class Traffic:
         self.produces = 0
         """The number of batches to append, including refused batches."""
         self.failed_produces = 0
-        """The number of batches that were not appended, except after one of Kafka's usual errors."""
+        """The number of refused batches. Batches that were refused with one of Kafka's usual errors are not counted."""
         self.bytes_out = 0
         """The number of bytes sent to consumers, including tools that compare replicas."""
         self.fetches = 0

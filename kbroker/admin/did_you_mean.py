@@ -20,7 +20,7 @@ def no_such_topic(admin: Any, name: str) -> str:
     """Return the message that a topic does not exist (with similar names), or that it has no partitions."""
     try:
         known = _topics(admin)
-    except KafkaError:  # the caller may not be allowed to list the existing names
+    except KafkaError:  # the caller is possibly not allowed to list the existing names
         known = []
     return missing_topic(name, known)
 

@@ -197,7 +197,7 @@ _UNKNOWN: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 def describe_consumer_group(admin: Any, name: str) -> dict[str, Any] | None:
     """Return state, assignor and members of a consumer group.
 
-    Returns None if the broker does not know the API (before Apache Kafka 3.7), has disabled the protocol, or has no
+    Return None if the broker does not know the API (before Apache Kafka 3.7), has disabled the protocol, or has no
     consumer group with this name.
     """
     group = patiently(lambda: _consumer_answered(admin, name))

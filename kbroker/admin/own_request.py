@@ -78,7 +78,7 @@ def coordinator_of(admin: Any, group: str) -> int:
 def coordinators_of(admin: Any, groups: Sequence[str]) -> dict[str, int]:
     """Return the coordinators' ids of groups with one request (KIP-699); groups without a coordinator are left out.
 
-    Returns an empty dict for an older cluster.
+    Return an empty dict for an older cluster.
     """
     request = FindCoordinatorRequest(key="", coordinator_keys=[*groups])
     answer = ask_any(admin, request, FindCoordinatorResponse, _FIND_MANY)

@@ -83,7 +83,7 @@ def parse_replicas(text: str) -> list[int]:
     except ValueError:
         raise WrongInput(f"replicas are broker ids like 1,2,3, not {text!r}") from None
     if len(set(replicas)) < len(replicas) or min(replicas) < 0:
-        raise WrongInput(f"{text} names a broker twice, or one that cannot be")
+        raise WrongInput(f"{text} names a broker twice, or an id that no broker can have")
     return replicas
 
 

@@ -1,8 +1,8 @@
 """Schedule topics of any cluster: their pending records, the times at which they fire, and cancelling them.
 
 Owns the reading of a topic up to its present end. The topic's records and its leaders' marks determine which records
-are pending (kbroker/schedules/pending.py). Finding the pending records takes as long as reading the topic, and some 250
-bytes of memory for each of them. Never prints.
+are pending (kbroker/schedules/pending.py). Finding the pending records takes as long as reading the topic. Each pending
+record takes some 250 bytes of memory. Never prints.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class ScheduleTopic:
         self.unreadable = 0
         """The number of batches that were skipped because they cannot be read."""
         self.is_cut = False
-        """Whether the time ended before the end of the topic.
+        """Whether the time was over before the end of the topic was reached.
 
         The unread records may cancel or deliver records that were read.
         """

@@ -1,6 +1,6 @@
-"""Details of topics beyond Metadata: important configs, bytes, and ailments of partitions.
+"""Details of topics beyond Metadata: important configs, bytes, and problems of partitions.
 
-Owns requests about many topics at the same time. Owns the ailments of a partition: the conditions that kafka-topics
+Owns requests about many topics at the same time. Owns the problems of a partition: the conditions that kafka-topics
 calls under-replicated, unavailable and so on. Values that the caller has no right to read are left out. Never prints.
 """
 
@@ -33,7 +33,7 @@ AILMENTS: Final[Mapping[str, Ails]] = {
     "under_min_isr_partitions": lambda p, least: len(p["isr_nodes"]) < least,
     "at_min_isr_partitions": lambda p, least: len(p["isr_nodes"]) == least,
 }
-"""The ailments of partitions under kafka-topics' names, computed from Metadata and min.insync.replicas."""
+"""Tests for problems of a partition, by kafka-topics' names. They use Metadata and min.insync.replicas."""
 
 
 def with_details(admin: Any, topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def topic_configs(
 def ailing(
     admin: Any, topics: Iterable[Mapping[str, Any]], wanted: Sequence[str], *, with_overrides: bool
 ) -> list[dict[str, Any]]:
-    """Return topics, as in Metadata, with only those partitions that have one of the `wanted` ailments.
+    """Return topics, as in Metadata, with only those partitions that have one of the `wanted` problems.
 
     If `wanted` is empty, the topics keep all partitions. `with_overrides` leaves out topics that do not override any
     config.

@@ -227,7 +227,7 @@ class TransactionalPartition:
         return end
 
     def read(self, offset: int, wait_ms: int = 0) -> tuple[Piece, UnreadableBatch | None]:
-        """Return committed records from an offset on, and the batch after them if it cannot be read.
+        """Return committed records from an offset on. If the batch after these records cannot be read, return it, too.
 
         Waits for the first record for at most `wait_ms`.
         """

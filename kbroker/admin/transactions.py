@@ -199,7 +199,7 @@ def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
 
 
 def abort_at(admin: Any, key: Key, start_offset: int, *, force: bool) -> ProducerState:
-    """Abort the transaction that begins at an offset of a partition; return its producer; raises AdminError.
+    """Abort the transaction that begins at an offset of a partition, and return its producer. Raises AdminError.
 
     A transaction that its coordinator knows is not hanging; it is aborted only with `force`.
     """

@@ -57,7 +57,7 @@ def wait_for_preferred_leaders(admin: Any, keys: Iterable[Key]) -> None:
 
 
 def wait_for_configs(visible: Callable[[], bool]) -> None:
-    """Wait until `visible` returns that the new values of configs are readable."""
+    """Wait until the new values of configs are readable, according to `visible`."""
     deadline = time.monotonic() + _PATIENCE_FOR_CONFIGS_S
     while not visible() and time.monotonic() < deadline:
         time.sleep(_PAUSE_S)

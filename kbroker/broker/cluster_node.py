@@ -368,7 +368,7 @@ class ClusterNode(Node):
         return self.endpoint_of(self.member.state.controller_id)
 
     def publish_registry(self, url: str) -> None:
-        """Publish this broker's schema registry to other brokers, as long as it runs."""
+        """Publish this broker's schema registry to other brokers, as long as this broker runs."""
         self._registries.publish(url)
 
     async def registry_place(self) -> Place:

@@ -73,7 +73,10 @@ class LatestOffsets:
         found: dict[_Key, LatestOffset] = {}
         elsewhere: dict[int, list[_Key]] = {}
         shown: dict[_Key, list[_Key]] = {}
-        """The requested partitions, by the partitions that are looked up: for a view, the partitions of its source."""
+        """The requested partitions, by the partition that is looked up.
+
+        For a partition of a view, the partition of its source is looked up.
+        """
         for key in keys:
             topic, index = key
             known = self._state().topics.get(topic)

@@ -219,7 +219,7 @@ class BrokerNode(Node):
         controller.regain_replicas(self.node_id, [key for key in leaderless if key not in lost])
 
     def _host_all(self) -> None:
-        """Host the assigned partitions. A directory may fail meanwhile."""
+        """Host the assigned partitions. A directory can fail meanwhile."""
         lost = self._lost_while_hosting = []
         self.replicas.load(self.controller.state)
         self._lost_while_hosting = None

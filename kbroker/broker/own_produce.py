@@ -50,9 +50,9 @@ class OwnProduce(Protocol):
     async def produce(self, topic: str, index: int, batch: memoryview, topic_id: bytes | None = None) -> Outcome:
         """Produce a batch, which may be large and is not copied. Return when its memory is not needed any more.
 
-        With `topic_id`, another topic of this name gets no batch; the partition's leader must then be a broker of
-        kbroker. The outcome is known when all in-sync replicas have the batch. After a failure, the outcome is the
-        error.
+        If `topic_id` is given, only the topic with this id gets the batch, and not another topic of the same name. The
+        partition's leader must then be a broker of kbroker. The outcome is known when all in-sync replicas have the
+        batch. After a failure, the outcome is the error.
         """
 
 

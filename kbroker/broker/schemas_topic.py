@@ -48,7 +48,7 @@ def _check(metadata: ClusterMetadata, replicas: Replicas) -> None:
     try:
         config = replicas.leader(SCHEMAS_TOPIC, 0).log.config
     except ApiError:
-        return  # the leader of the topic checks it
+        return  # the leader of the topic checks the config
     if not config.compact or config.delete:
         raise Refusal.STORE_FAILED(
             f"The topic {SCHEMAS_TOPIC} would lose schemas: its cleanup.policy must be compact, without delete"

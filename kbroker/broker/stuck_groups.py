@@ -47,7 +47,7 @@ from kbroker.views.hosted_views import HostedViews
 log = logging.getLogger(__name__)
 
 LOOK_MS: Final = 2_000
-"""The time between two looks, in ms."""
+"""The time in ms between two looks, which are the periodic searches for stuck groups."""
 ENDS_MS: Final = 5_000
 """The time in ms for which a look waits for the ends of partitions from their leaders."""
 _TEXTS: Final = {
@@ -104,9 +104,9 @@ class StuckGroups:
         self._before: dict[_Key, dict[Client, int]] = {}
         """The offset that each client fetched last from a partition, before the last look."""
         self._again: dict[tuple[_Key, Client, int], int] = {}
-        """The number of looks in a row that have found the same fetch."""
+        """The number of consecutive searches that have found the same fetch."""
         self._newest: WeakKeyDictionary[GroupShard, int] = WeakKeyDictionary()
-        """The newest commit's record in each shard (partition of the offsets topic), at the time of the last look."""
+        """The offset of the newest record in each shard (partition of the offsets topic), at the last search."""
         self._looks_to_ask = 0
         """The number of looks after which the other brokers are asked again."""
         self._looking: asyncio.Task[None] | None = None
@@ -154,7 +154,10 @@ class StuckGroups:
     # -- owners that leave
 
     async def _note_departures(self) -> None:
-        """Note the partitions that members left while a record was unread. Ask all leaders at the same time."""
+        """Record the partitions whose owners have left the group while a record was unread.
+
+        Ask all leaders at the same time.
+        """
         now_ms = self._clock.now_ms()
         left: list[tuple[Place, int]] = []
         for shard in self._groups.loaded():

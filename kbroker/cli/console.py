@@ -147,7 +147,7 @@ def _print_hash(user: str | None) -> None:
 
     password = _prompt() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not password:
-        raise AdminError("a password is not empty")
+        raise AdminError("a password must not be empty")
     click.echo(f"{user or 'NAME'}:{hashed(password)}")
 
 

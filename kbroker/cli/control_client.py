@@ -113,7 +113,7 @@ def _error(answer: http.client.HTTPResponse, where: str) -> str:
 
 
 def control_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --control; pass the function a Control as `control`."""
+    """Add the option --control to a function. The function receives a Control as `control`."""
 
     def read(_context: click.Context, _parameter: click.Parameter, text: str) -> Control:
         try:

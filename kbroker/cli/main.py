@@ -49,7 +49,7 @@ GROUPS = {
     "Records": {
         "produce": "Write lines of standard input to a topic.",
         "consume": "Print the records of topics.",
-        "record": "Find records, and delete those before an offset.",
+        "record": "Find records, and delete the records before an offset.",
         "retry-tiers": "Create and list the topics that deliver failed records again after a delay.",
         "schedule": "List, show and cancel records that a schedule topic delivers later.",
         "deadletter": "List, show, replay and purge dead letters.",
@@ -163,7 +163,8 @@ def main(args: list[str] | None = None) -> Any:
     except Exception as err:
         if arguments[:1] == ["--debug"]:
             raise
-        if isinstance(err.__cause__, KeyboardInterrupt):  # in some steps of an import, Python converts it to an error
+        # in some steps of an import, Python converts a KeyboardInterrupt to an error
+        if isinstance(err.__cause__, KeyboardInterrupt):
             sys.exit(exit_status(err.__cause__))
         click.echo(f"kbroker: {_one_line(err, arguments)}", err=True)
         sys.exit(exit_status(err))

@@ -109,7 +109,7 @@ class Output:
 
 
 def output_option(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add -o and --json to a verb, and pass it an `output` for its results."""
+    """Add the options -o and --json to a verb. The verb receives an `output` for its results."""
 
     @click.option(
         "-o",

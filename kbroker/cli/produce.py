@@ -175,7 +175,7 @@ class _Deliveries:
         self._changed.notify_all()
 
     def wait(self, patience_s: float) -> None:
-        """Wait until every record is finished; give up if no answer arrives for this time."""
+        """Wait until every record is finished; give up if no answer arrives within this time."""
         with self._changed:
             while self._pending:
                 if not self._changed.wait(patience_s):

@@ -38,7 +38,7 @@ def _entity(options: dict[str, Any]) -> dict[str, str | None]:
         if name is not None or options[f"default_{option}"]:
             found[kind] = name
     if IP in found and len(found) > 1:
-        raise click.UsageError("an address has limits of its own, not together with a user or a client id")
+        raise click.UsageError("an address has limits of its own, which cannot be combined with a user or a client id")
     return found
 
 

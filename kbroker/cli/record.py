@@ -30,7 +30,7 @@ Test = Callable[[Any], bool]
 
 @click.group("record", cls=Verbs)
 def command() -> None:
-    """Find records, and delete those before an offset."""
+    """Find records, and delete the records before an offset."""
 
 
 # -- find

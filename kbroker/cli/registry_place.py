@@ -93,7 +93,7 @@ class RegistryOptions:
     ca: str | None = None
     asks_for_login: bool = False
     given: str | None = None
-    """The name of one given option, or None."""
+    """The name of one option that the user has given, or None."""
 
     @classmethod
     def of(

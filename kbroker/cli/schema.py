@@ -36,7 +36,7 @@ ca_option: Final = click.option(
 
 
 def registry_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add --registry and --ca to a verb, and pass it a SchemaRegistry as `registry`."""
+    """Add the options --registry and --ca to a verb. The verb receives a SchemaRegistry as `registry`."""
 
     @click.option(
         "--registry",

@@ -60,7 +60,7 @@ def _check_logins(config: BrokerConfig, configs: Mapping[str, str]) -> None:
             except JaasError:
                 raise InvalidConfig(f'{name} is not of the form CLASS required name="value" ...;') from None
             if count != 1:
-                raise InvalidConfig(f"{name} has {count} login modules, and not one")
+                raise InvalidConfig(f"{name} has {count} login modules instead of one")
 
 
 def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
@@ -82,7 +82,8 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         for configured in known.get(name, ()):
             key = keys[configured]
             assert key is not None
-            parse(key, configs[configured])  # before variables are resolved, as in Kafka: a number cannot be a variable
+            # before variables are resolved, as in Kafka: so a number must not be given as a variable
+            parse(key, configs[configured])
             parse(key, config.stored.effective(configured, configs[configured]))
     if not per_broker:
         _refuse(

@@ -116,7 +116,7 @@ def _tokens(text: str) -> Iterator[_Token]:
     while position < len(text):
         found = _TOKEN.match(text, position)
         if found is None:
-            raise JaasError(f"line {line}: a quotation mark has no other")
+            raise JaasError(f"line {line}: a quotation mark is not closed")
         if found.lastgroup == "quoted":
             yield _Token(line, re.sub(r"\\(.)", r"\1", found["quoted"]), is_sign=False)
         elif found.lastgroup != "blank":

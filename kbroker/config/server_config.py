@@ -448,7 +448,7 @@ class BrokerConfig:
         explicit = next((key for key in _BETWEEN_BROKERS if self._values[key] is not None and key in self.static), None)
         if (self.in_cluster or explicit) and found.inter_broker not in found.protocols:
             raise ConfigError(
-                f"{explicit or _BETWEEN_BROKERS[0]} {found.inter_broker} is not among listeners, which has "
+                f"{explicit or _BETWEEN_BROKERS[0]} {found.inter_broker} is not among the listeners: "
                 f"{', '.join(each.name for each in found.bind)}"
             )
         return found

@@ -175,7 +175,10 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
 
 
 def _topics(health: str, names: list[str]) -> str:
-    """Return the address of the list of ailing topics. The list includes internal topics only if one of them ails."""
+    """Return the address of the list of topics with a problem.
+
+    The list includes internal topics only if one of them has the problem.
+    """
     return place("/topics", health=health, internal="1" if INTERNAL.intersection(names) else None)
 
 

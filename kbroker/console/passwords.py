@@ -61,7 +61,7 @@ def read_users(path: Path) -> dict[str, str]:
     except OSError as error:
         raise AdminError(f"--users {path}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError:
-        raise AdminError(f"--users {path} is no text") from None
+        raise AdminError(f"--users {path} is not a text file") from None
     users: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -330,7 +330,7 @@ def _share_lags(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
 def _assigned(admin: Any, name: str, committed: dict[Key, int]) -> dict[Key, int]:
     """Return a group's committed offsets of its assigned partitions.
 
-    The group may have stopped reading all other partitions.
+    Other partitions are omitted, because the group may no longer read them.
     """
     try:
         group = group_of(admin, name)

@@ -44,8 +44,8 @@ class Stop:
 class StandingStill:
     """The committed offsets of groups with a lag, for a limited number of partitions.
 
-    Other partitions are not evaluated. One thread may update while others read, because a group's stops are replaced
-    and never changed. Times are in seconds, all from the same clock.
+    Other partitions are not evaluated. One thread may update while others read, because the `Stop` objects of a group
+    are replaced and never changed. Times are in seconds, all from the same clock.
     """
 
     def __init__(self, most: int) -> None:

@@ -53,7 +53,7 @@ def _moment(values: Values) -> float:
     try:
         moment = datetime.fromisoformat(values["now"])
     except ValueError:
-        raise Refused(400, f"now is a time as 2026-01-31T12:00:00Z, not {values['now'][:100]!r}") from None
+        raise Refused(400, f"now must be a time like 2026-01-31T12:00:00Z, not {values['now'][:100]!r}") from None
     if moment.tzinfo is None:
         raise Refused(400, "now must include its zone, like 2026-01-31T12:00:00Z")
     if not 0 <= moment.timestamp() * 1000 <= _LAST_MS:

@@ -77,8 +77,8 @@ class ClusterMetadata(ABC):
     ) -> TopicState:
         """Return the plan of a requested topic; store nothing. Raises ApiError where Kafka refuses the request.
 
-        A number of partitions or replicas of -1 means the broker's default. If `assignments` (partition -> replicas) is
-        given, both numbers must be -1.
+        -1 as the number of partitions or replicas means the broker's default. If `assignments` (partition -> replicas)
+        is given, both numbers must be -1.
         """
 
     @abstractmethod

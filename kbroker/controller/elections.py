@@ -71,7 +71,7 @@ def elect_for_shutdown(
 
 
 def without_replica(state: LeaderAndIsr, replica: int, controller_epoch: int) -> LeaderAndIsr | None:
-    """Remove a failed replica from leadership, and from the in-sync replicas if others remain there.
+    """Remove a failed replica from leadership, and from the in-sync replicas if other in-sync replicas remain.
 
     The last in-sync replica stays in the set, because only this replica can lead again without a loss of records.
     """

@@ -108,7 +108,7 @@ Supported = Mapping[str, tuple[int, int]]
 
 
 class Others(NamedTuple):
-    """The other brokers of a cluster that limit its feature levels."""
+    """The limits that the other brokers of a cluster set on its feature levels."""
 
     supported: Mapping[int, Supported]
     """The supported features of registered brokers, by id."""

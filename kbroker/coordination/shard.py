@@ -151,7 +151,7 @@ def answerable(code: ErrorCode) -> ErrorCode:
 
 
 class UnreadableRecord(Exception):  # noqa: N818 - a state of the log
-    """A record that is unreadable, so that its partition is not served."""
+    """A record is unreadable. Therefore its partition is not served."""
 
     def __init__(self, offset: int, error: Exception) -> None:
         super().__init__(f"the record at offset {offset} cannot be read: {error or type(error).__name__}")
@@ -210,7 +210,7 @@ class Writer(Protocol):
     def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
         """Return an awaitable that ends when all in-sync replicas have all records below `offset`.
 
-        The in-sync replicas may be few. Return None if they already have these records. Any leader that is elected
+        There can be few in-sync replicas. Return None if they already have these records. Any leader that is elected
         cleanly then also has these records.
         """
 

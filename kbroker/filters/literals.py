@@ -24,9 +24,9 @@ _MS: Final = datetime.timedelta(milliseconds=1)
 
 
 def number(text: str) -> int | float | None:
-    """Return the number in a text, exactly if it is an integer.
+    """Return the number in a text; an integer is returned exactly.
 
-    Return None if the text is no number, or if the number is too great.
+    Return None if the text is no number, or if the number is too large.
     """
     form = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
     if form is None:

@@ -332,4 +332,4 @@ def _check_pair(sign: str, left: Operand, right: Operand, operator: Token) -> No
         pair = " with ".join(sorted(names[each] for each in kinds))
         raise FilterError(operator.at, f"{pair} cannot be compared{hint}")
     if "truth" in kinds and sign not in ("=", "<>"):
-        raise FilterError(operator.at, "TRUE and FALSE are only equal or not equal")
+        raise FilterError(operator.at, "TRUE and FALSE can only be compared with = and <>")

@@ -1,4 +1,4 @@
-"""The parts of a log that may have a record that matches, according to an index of headers.
+"""Finds the parts of a log that can have a matching record, according to an index of headers.
 
 Owns the rule that no match is ever missed: if the index cannot decide a condition, every part may have a match. The
 index decides whether a header is equal to a text or to one of several texts, and such conditions joined by AND and OR.

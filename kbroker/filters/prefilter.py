@@ -134,7 +134,8 @@ class _Behind:
     def most_work(self, data: bytes | bytearray, room: int) -> int:
         """Return the maximum number of comparisons in a search.
 
-        Places of the name are counted only if the result needs this.
+        An estimate from the size of the data is enough if it is at most `room`. Otherwise, the occurrences of the name
+        are counted.
         """
         most = len(data) // len(self.name) * self.work
         return most if most <= room else data.count(self.name) * self.work
@@ -275,6 +276,6 @@ def _of_pattern(field: Operand, segments: tuple[Segment, ...]) -> _Needles:
 
 
 def _runs(segment: Segment) -> list[bytes]:
-    """Return the texts of a segment between its `_`."""
+    """Return the known texts between the wildcards `_` in a segment of a pattern."""
     runs = "".join("\0" if each is None else each for each in segment).split("\0")
     return [run.encode() for run in runs if run]

@@ -126,7 +126,10 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         self.stuck: Callable[[], Mapping[str, Sequence[Stuck]]] = dict
         """Returns the records at which groups make no progress, by group."""
         self.rereads: Callable[[], Iterable[tuple[str, int, int, str, str, int]]] = tuple
-        """Returns clients that fetch the same record again and again: the fields of messages.groups.Reread."""
+        """Returns the clients that fetch the same record again and again.
+
+        A client is described by the fields of messages.groups.Reread.
+        """
         self.share_groups: ShareGroups | None = None
         """The APIs of share groups; None without `sharing`."""
         if sharing is not None:

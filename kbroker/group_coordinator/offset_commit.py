@@ -24,7 +24,7 @@ from kbroker.protocol.messages.group_offsets import OffsetCommitRequest, TxnOffs
 
 GROUP_ID_NOT_FOUND_SINCE = 9
 TXN_KNOWS_EPOCHS_SINCE = 6
-"""Since this version of TxnOffsetCommit, clients understand GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH."""
+"""The first version of TxnOffsetCommit whose clients understand GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH."""
 _NEWER_ERRORS = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH)
 Check = Callable[[str, bytes, int], None]
 """Checks a commit to a partition, given the topic's name and id; raises ApiError."""

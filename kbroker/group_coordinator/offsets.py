@@ -256,7 +256,7 @@ class Offsets:
 
 
 def _is_of(entry: Stored, newest: int, topic_id: bytes) -> bool:
-    """Return whether an offset's record is not after `newest`, and its topic id is `topic_id` or unknown."""
+    """Whether the record of a committed offset is not after `newest`, and has the id `topic_id` or an unknown id."""
     return entry[0] <= newest and entry[1].topic_id in (ZERO_UUID, topic_id)
 
 

@@ -149,7 +149,7 @@ class GroupShard:
         return group
 
     def _replayed_share(self, group_id: str, create: bool) -> ShareGroup | None:
-        """Return the share group to which a record applies. It replaces a group that has only offsets."""
+        """Return the share group to which a record applies. The share group replaces a group that has only offsets."""
         group = self.groups.share(group_id)
         if group is None and create:
             group = ShareGroup(group_id)

@@ -203,7 +203,7 @@ class ShareGroups:
         """Answer one group of a DescribeShareGroupOffsets.
 
         If the request names no topics, include all initialised partitions. A group that does not exist has no state, so
-        its offsets are -1. As in Kafka, a negative partition fails the group.
+        its offsets are -1. As in Kafka, a negative partition number causes an error for the complete group.
         """
         group_id = asked.group_id
         answer = messages.DescribeShareGroupOffsetsResponseGroup(group_id=group_id)

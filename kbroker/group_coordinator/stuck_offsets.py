@@ -71,15 +71,15 @@ class StuckOffsets:
         self._places: dict[Place, _Evidence] = {}
 
     def left(self, place: Place, offset: int, now_ms: int) -> None:
-        """Note that an owner has left while `offset`, at which there was a record, was the committed offset."""
+        """Record that an owner has left, while the committed offset was `offset` and a record was there."""
         self._at(place, offset, now_ms).left += 1
 
     def read_again(self, place: Place, offset: int, looks: int, now_ms: int) -> None:
-        """Note that a member fetched the record at the committed offset again, in this number of successive checks."""
+        """Record that a member fetched the record at the committed offset again, in `looks` successive checks."""
         self._at(place, offset, now_ms).looks = looks
 
     def delivered_again(self, place: Place, offset: int, deliveries: int, now_ms: int) -> None:
-        """Note how often a share group has delivered the partition's first record that is not done."""
+        """Record how often a share group has delivered the partition's first record that is not done."""
         self._at(place, offset, now_ms).deliveries = deliveries
 
     def _at(self, place: Place, offset: int, now_ms: int) -> _Evidence:

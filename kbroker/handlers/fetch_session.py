@@ -197,10 +197,11 @@ class FetchSessions:
         return session_id
 
     def _evict(self, size: int, now_ms: float, for_follower: bool) -> bool:
-        """Evict the longest unused session if it is stale, else the smallest session if it is smaller than the new one.
+        """Evict the longest unused session if it is stale.
 
-        Only a follower's new session evicts a follower's session that is not stale. A follower's new session may evict
-        a consumer's session of any size.
+        Otherwise, evict the smallest session if it is smaller than the new session. Only a follower's new session
+        evicts a follower's session that is not stale. A follower's new session may evict a consumer's session of any
+        size.
         """
         if not self._sessions:
             return False

@@ -110,7 +110,7 @@ class Services:
     tokens: TokenSettings | None = None
     """The settings of delegation tokens; None if tokens are disabled."""
     cluster: ClusterServices | None = None
-    """The parts of a node of a cluster; None on a single node."""
+    """The parts that only a node of a cluster has; None on a single node."""
     telemetry: ClientTelemetry | None = None
     """The metrics that clients push; None in a cluster, which stores no subscriptions to these metrics."""
     authorizer: Authorizer | None = None

@@ -373,7 +373,7 @@ class _Aborted:
 
 
 async def _without(got: Sequence[Acquired], spans: Sequence[Span]) -> list[Acquired]:
-    """Return the acquired records outside some spans. Both arguments are in order."""
+    """Return those acquired records that are outside the spans. Both arguments are in order."""
     left: list[Acquired] = []
     place = 0
     for first, last, count in got:
@@ -406,7 +406,10 @@ async def _merged(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
 
 
 def _is_cut_short(read: _Read) -> bool:
-    """Whether a wait cannot make a slice larger. The next records are then in a later segment, or need checks first."""
+    """Whether waiting would not make a slice larger.
+
+    This is so if the next records are in a later segment, or need checks first.
+    """
     piece = read.piece
     return piece.size > 0 and (piece.cut_short or piece.segment is not read.hosted.partition.log.segments.items[-1])
 

@@ -107,7 +107,7 @@ def beyond_segment(size: int, rules: BatchRules) -> AppendError:
 
 
 def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, version: int) -> BatchHeader:
-    """Check a batch's header and return it; raise AppendError if invalid. `records` must be exactly one batch."""
+    """Check a batch's header and return it. Raises AppendError if invalid. `records` must be exactly one batch."""
     try:
         header = _header_of(_unpack_header(records))
     except struct.error:

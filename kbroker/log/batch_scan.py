@@ -34,7 +34,7 @@ def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int,
 
 
 def end_of_file(path: str, base_offset: int) -> int:
-    """Return the offset after the last batch of a log file, or `base_offset` if it has no batch. Raise OSError."""
+    """Return the offset after the last batch of a log file, or `base_offset` if it has no batch. Raises OSError."""
     end = base_offset
     file = FileHandle(path, os.O_RDONLY)
     for _, header in scan_headers(file, 0, os.fstat(file.fd).st_size):

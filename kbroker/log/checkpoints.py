@@ -126,7 +126,7 @@ def write_topic_id(directory: str, topic_id: uuid.UUID) -> None:
 
 
 def write_clean_shutdown(directory: str, broker_epoch: int) -> None:
-    """Write the mark that says that all data in the directory has been flushed."""
+    """Write the mark of a clean stop: all data in the directory has been flushed."""
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(f"{directory}/{CLEAN_SHUTDOWN}", content.encode())
 
@@ -148,9 +148,9 @@ class CheckpointFile:
         self._pending: Future[None] | None = None
 
     def write(self, offsets: Offsets, *, sync: bool = True) -> None:
-        """Write immediately, after any running write; raise OSError on failure.
+        """Write immediately, after any running write. Raises OSError if this fails.
 
-        Without `sync` the content survives only a crash of the process, not a power loss.
+        Without `sync`, the content survives a crash of the process, but not a power loss.
         """
         self._asked += 1
         self.put(self._asked, [offset_line(key, offset) for key, offset in offsets.items()], sync=sync)
@@ -170,7 +170,7 @@ class CheckpointFile:
         return self._asked
 
     def write_by(self, pool: Executor, lines: list[str], number: int | None = None) -> Future[None]:
-        """Write entries on a thread; raise the OSError of the previous write. `number` is from `begin`."""
+        """Write entries on a thread. Raises the OSError of the previous write. `number` is from `begin`."""
         pending, self._pending = self._pending, None
         if pending is not None and pending.done():
             pending.result()

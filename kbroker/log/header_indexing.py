@@ -59,7 +59,10 @@ class Stopped(Exception):  # noqa: N818 - named after the request
 
 
 class _Rests(Pauses):
-    """Pauses that also end the work when the broker stops: a large batch with eight headers takes seconds."""
+    """Pauses in the work, which also end the work when the broker stops.
+
+    For a large batch with eight headers, the work takes seconds.
+    """
 
     def __init__(self, is_stopped: Callable[[], bool]) -> None:
         super().__init__()
@@ -318,7 +321,7 @@ class _Column:
             self._hashes.clear()
 
     def note_everywhere(self, block: int) -> None:
-        """Note that a block may have any value."""
+        """Record that the values of a block are not known, so that it can contain any value."""
         if len(self._everywhere) <= block >> 3:
             self._everywhere.extend(bytes((block >> 3) + 1 - len(self._everywhere)))
         self._everywhere[block >> 3] |= 1 << (block & 7)

@@ -46,7 +46,7 @@ class LeaderEpochCache:
 
     @property
     def unsynced(self) -> str | None:
-        """The path of the file if its content may not be on disk yet; the log's next flush syncs the file."""
+        """The path of the file if its content is possibly not on disk yet; the log's next flush syncs the file."""
         return self._path if self._synced < self.writes else None
 
     def synced(self, writes: int) -> None:
@@ -143,7 +143,7 @@ class LeaderEpochCache:
         self._write()
 
     def prove(self, segments: Segments, extent: LogExtent) -> None:
-        """Compare the epochs with the log's batches; if they disagree, use the batches' epochs. Raise OSError."""
+        """Compare the epochs with the log's batches; if they disagree, use the batches' epochs. Raises OSError."""
         # Epochs that end before the local log belong to records in remote storage, and cannot be compared.
         first = max(bisect_right(self._entries, extent.start_offset, key=lambda entry: entry[1]) - 1, 0)
         remote, local = self._entries[:first], self._entries[first:]

@@ -98,7 +98,7 @@ class Segments:
     )
 
     def __init__(self, directory: str, config: LogConfig, now_ms: int, files: OpenFiles) -> None:
-        """Open the segments in the directory; if there is none, create a segment at offset 0. Raise OSError."""
+        """Open the segments in the directory; if there is none, create a segment at offset 0. Raises OSError."""
         self._directory = directory
         self._files = files
         self.directory_changed = True
@@ -207,7 +207,10 @@ class Segments:
         return segment
 
     def remove(self, segment: Segment, config: LogConfig, now_ms: int) -> None:
-        """Remove a segment from the list, even if this raises OSError; add its files to `deleted_files`."""
+        """Remove a segment from the list, and add its files to `deleted_files`.
+
+        Raises OSError. Even then, the segment is removed from the list.
+        """
         index = self.index_of(segment)
         del self.items[index], self.bases[index]
         if self.items:
@@ -233,7 +236,7 @@ class Segments:
         return removed
 
     def remove_behind(self, index: int) -> None:
-        """Remove all segments after one, and remove their files immediately."""
+        """Remove all segments after the given segment, and remove their files immediately."""
         for later in self.items[index + 1 :]:
             for path in later.mark_deleted():
                 remove_quietly(path)
@@ -246,7 +249,7 @@ class Segments:
         """Replace the neighbours `old` by one segment. Its files now have the base offset of the first old segment.
 
         `renamed` contains the current names of the old segments' files, which are removed like the files of deleted
-        segments. Raise OSError.
+        segments. Raises OSError.
         """
         index, base = self.index_of(old[0]), old[0].base_offset
         segment = Segment.open(self._directory, base, config, now_ms, self._files)

@@ -66,12 +66,12 @@ class FlushTask:
     truncations: int
     """The log's number of truncations when the task was created; a later truncation makes the task invalid."""
     epoch_writes: int = 0
-    """The number of writes of the leader epochs.
+    """The number of times that the leader epochs had been written when the task was created.
 
-    The file of the leader epochs is one of the files to flush, if it needs a flush.
+    If the file of the leader epochs needs a flush, it is one of the files to flush.
     """
     above: str | None = None
-    """The parent of `directory`, if the name of `directory` may not be on disk yet."""
+    """The parent of `directory`, if the name of `directory` is possibly not on disk yet."""
     error: OSError | None = None
     took: float = 0.0
     """The duration in seconds, after the work is done."""

@@ -57,12 +57,12 @@ class Maturity:
         """Whether the next step may find further mature batches without a change of the time."""
         self._held_ms: int | None = None  # the append time of the batch at `end`, if it was too young
         self._unreadable_end = -1  # the offset after a damaged batch's first offset, if the end was moved there
-        self._future_end = -1  # batches before this offset with timestamps of the future were noticed at `_noticed_ms`
+        self._future_end = -1  # some batches before this offset have timestamps in the future, as seen at `_noticed_ms`
         self._noticed_ms = 0
         self._known = _UNKNOWN
 
     def advance(self, log_start: int, log_end: int, delay_ms: int, now_ms: int) -> int:
-        """Examine further batches, in at most one step, and return the mature end. Raise OSError."""
+        """Examine further batches, in at most one step, and return the mature end. Raises OSError."""
         if self.end < log_start:
             self.end, self._held_ms = log_start, None
         youngest = now_ms - delay_ms

@@ -25,7 +25,8 @@ from weakref import WeakSet
 _PER_SEGMENT: Final = 3
 _MOST: Final = 16_000  # each has two mappings, so half of vm.max_map_count stays free
 _FEWEST: Final = 16
-_KEPT_AT_ONCE: Final = 64  # the maximum number of segments in use that one choice skips, to limit its time
+# the maximum number of segments in use that one choice skips; this limits the time of the choice
+_KEPT_AT_ONCE: Final = 64
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # ENOMEM: too many mappings
 
 T = TypeVar("T")

@@ -265,7 +265,7 @@ class PartitionLog(LogState):
         return AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=str(error))
 
     def roll(self, now_ms: int) -> None:
-        """If the last segment is not empty, start a new segment at the end of the log. Raise OSError."""
+        """If the last segment is not empty, start a new segment at the end of the log. Raises OSError."""
         if self.segments.active.size:
             self._roll(now_ms)
 
@@ -320,7 +320,7 @@ class PartitionLog(LogState):
         """Return the batches from the batch with `fetch_offset` up to the last batch that ends before `upper_bound`.
 
         The result has at most `max_bytes`, and its last batch may be cut off. With `min_one` the result always contains
-        the first batch. Without `min_one` it is empty if the first batch is larger. Raise ApiError:
+        the first batch. Without `min_one` it is empty if the first batch is larger. Raises ApiError:
         OFFSET_OUT_OF_RANGE, OFFSET_MOVED_TO_TIERED_STORAGE, or CORRUPT_MESSAGE if the file is damaged there. For the
         latest batches, which this process has written itself, only the header of the first returned batch is checked.
         """
@@ -380,7 +380,10 @@ class PartitionLog(LogState):
         return self._aborted().markers(start_offset, end_offset)
 
     async def aborted_before(self, offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that began before `offset`; invalid if segments were removed meanwhile."""
+        """Return the aborted transactions that began before `offset`.
+
+        The result is invalid if segments were removed meanwhile.
+        """
         return await self._aborted().begun_before(offset)
 
     def _aborted(self) -> AbortedTransactions:
@@ -400,7 +403,7 @@ class PartitionLog(LogState):
         return -1 if found is None else found[2].max_timestamp
 
     def proven_epochs(self) -> LeaderEpochCache:
-        """Compare the leader epochs with the batches, and return them; raise OSError."""
+        """Compare the leader epochs with the batches, and return them. Raises OSError."""
         if not self.leader_epochs.proven:
             self.leader_epochs.prove(self.segments, self.extent())
         return self.leader_epochs

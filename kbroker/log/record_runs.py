@@ -337,7 +337,7 @@ def _read_one(data: bytes, position: int) -> Run:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a number of 32 bits and the position after it; raise Malformed or IndexError.
+    """Return a number of 32 bits and the position after it. Raises Malformed or IndexError.
 
     Bits above the 32nd in the fifth byte are ignored, as in Kafka's ByteUtils and in `protocol/records.py`.
     """
@@ -360,7 +360,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 def fields_at(data: bytes, place: int, end: int) -> list[int] | None:
     """Return the position of each byte that defines a record's layout, from its value's size on.
 
-    Return None if the value and headers do not end at `end`, a header has no name, or there are many headers. Raise
+    Return None if the value and headers do not end at `end`, a header has no name, or there are many headers. Raises
     Malformed or IndexError.
     """
     places: list[int] = []
@@ -386,7 +386,7 @@ def _pass_field(data: bytes, place: int, places: list[int]) -> int:
 
 
 def _extend(data: bytes, run: Run, left: int) -> Run:
-    """Return the run extended by all following neighbours that have the layout of its first record."""
+    """Extend a run by the records directly after it that have the layout of its first record."""
     size_at = run.stamp_at + run.stamp_size  # the position of the offset delta
     size = _delta_size(run.delta)
     if not size or data[run.position + size_at + size - 1] > 0x7F:

@@ -82,7 +82,10 @@ class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
 
 
 class _Allowance(threading.local):
-    """The time in which batches may be opened immediately. All callers on a thread share it, as they share its loop."""
+    """The time for which batches may still be opened immediately.
+
+    All callers on a thread share this time, because they share the thread's loop.
+    """
 
     def __init__(self) -> None:
         self._left = _AT_ONCE_SECONDS
@@ -203,7 +206,7 @@ def open_at_once(
 async def open_batch(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
 ) -> Opened:
-    """Check every record; return the batch, rewritten where required. Raise AppendError.
+    """Check every record; return the batch, rewritten where required. Raises AppendError.
 
     A writable buffer is changed in place, at the end: attributes, largest timestamp and CRC.
     """

@@ -300,7 +300,7 @@ class _Window:
     def take(self, most: int, delta: int) -> Slice | None:
         """Read some of the next `most` records; their offset deltas should increase by one, starting at `delta`.
 
-        Return None if the first record is large. Raise Malformed.
+        Return None if the first record is large. Raises Malformed.
         """
         if scan is not None:
             found = scan(self._data, self._position, min(most, _MOST), delta)
@@ -450,7 +450,7 @@ def _check_size(size: int, largest: int) -> None:
 
 
 def _large_record(window: _Window, most_headers: int, largest: int) -> Generator[None, None, RecordSlice]:
-    """Read one record of any size, field by field; yield as pauses for other work."""
+    """Read one record of any size, field by field. Yield from time to time, so that other work can run."""
     size = yield from _number(window, 5)
     _check_size(size, largest)
     end = window.place + size

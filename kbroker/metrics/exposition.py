@@ -37,7 +37,10 @@ _COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """One metric. A counter's name ends in `_total`. A count of Kafka whose name lacks this ending has no type."""
+    """One metric.
+
+    A counter's name ends in `_total`. If Kafka's name of a count lacks this ending, the metric has no type.
+    """
 
     name: str
     labels: str

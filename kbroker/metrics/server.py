@@ -64,7 +64,7 @@ class MetricsServer:
         self.node: Node | None = None
         """The broker, after it has started."""
         self.logs: LogManager | None = None
-        """The broker's logs, as soon as it reads them."""
+        """The broker's logs; None before the broker begins to read them."""
         self.pushed: PushedMetrics | None = None
         """The metrics that clients push; None if pushes are not accepted."""
         self.stopping = False

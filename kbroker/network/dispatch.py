@@ -404,7 +404,7 @@ class Dispatcher:
         return entry, correlation_id, position
 
     def entry(self, key: int, version: int) -> Entry:
-        """Return the entry of an API and version; raise CloseConnection if the version is not served."""
+        """Return the entry of an API and version. Raises CloseConnection if the version is not served."""
         return self._table.get(key << 16 | version) or self._resolve(key, version)
 
     def _long_work(
@@ -510,7 +510,7 @@ class Dispatcher:
 
 
 def skip_tags(frame: memoryview, position: int) -> int:
-    """Return the position at which the tags of a header end; raise Malformed if the tags are malformed."""
+    """Return the position at which the tags of a header end. Raises Malformed if the tags are malformed."""
     try:
         count, position = read_uvarint(frame, position)
         for _ in range(count):

@@ -59,7 +59,7 @@ class FrameBuffer:
         """The number of bytes of the last `cut` that were returned as frames."""
 
     def cut(self, data: memoryview) -> Iterator[memoryview]:
-        """Yield the complete frames at the beginning of `data`, as views. Raise BadFrame at a bad frame."""
+        """Yield the complete frames at the beginning of `data`, as views. Raises BadFrame at a bad frame."""
         unpack_from, limit, end = _UNPACK_SIZE, self.limit, len(data)
         start = 4
         self.consumed = 0
@@ -102,7 +102,7 @@ class FrameBuffer:
         return min(whole, max(2 * filled, _ORDINARY if filled >= FIRST_GROWTH else FIRST_GROWTH))
 
     def grow(self, size: int) -> None:
-        """Grow to `size` bytes. A larger buffer is a new object, so views of the old one stay valid."""
+        """Grow to `size` bytes. A larger buffer is a new object, so views of the old buffer stay valid."""
         kept, filled = self.kept, self.filled
         assert kept is not None
         if size > len(kept):
@@ -121,7 +121,7 @@ class FrameBuffer:
         return memoryview(self.kept)[self.filled : min(self.granted, self.filled + _AT_ONCE)]
 
     def received(self, count: int) -> memoryview | None:
-        """Count bytes received into `room`; return all kept bytes if a frame is complete. Raise BadFrame."""
+        """Count bytes received into `room`; return all kept bytes if a frame is complete. Raises BadFrame."""
         self.filled += count
         frame, filled = self.kept, self.filled
         if frame is None or filled < 4:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 HELD_LONG = 0.05
 """The time in seconds above which a hold of the loop is counted and logged."""
 WAITED_LONG = 1.0
-"""The time in seconds above which a hold of the loop without work is a warning.
+"""If the loop stands still without any work for longer than this time in seconds, a warning is logged.
 
 The thread then waited for a processor or a disk.
 """
@@ -61,7 +61,7 @@ class LoopWatch:
         """The number of holds longer than HELD_LONG."""
         self.longest_ms = 0.0
         self.level = logging.WARNING
-        """The level of the lines."""
+        """The level of the lines in the log."""
 
     def start(self) -> None:
         """Start watching."""

@@ -119,7 +119,10 @@ class Memory:
             self._timer = asyncio.get_running_loop().call_later(_CHECK_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
-        """Close connections, the longest user of memory first, while others wait or the sum exceeds the limit."""
+        """Close connections, the longest user of memory first.
+
+        Continue while other connections wait for memory, or the sum exceeds the limit.
+        """
         self._timer = None
         longest = time.monotonic() - PATIENCE
         for holder, (size, since) in list(self._held.items()):

@@ -37,7 +37,7 @@ ASKED_FOR = 0.000_05
 ENOUGH_BYTES = 16 * 1024
 """A socket that accepts fewer bytes than this counts as still full, if more bytes are left."""
 MOST_PASSED_OVER = 63
-"""The maximum number of full sockets in a row that are not retried, after all retries have failed."""
+"""The maximum number of successive full sockets that are skipped without a retry, after all retries have failed."""
 
 
 class Patience:

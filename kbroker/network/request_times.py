@@ -1,8 +1,8 @@
 """Counts the requests of each API and version, and keeps the times of the latest requests.
 
-Owns the numbers. Counting is one addition for each request. A measurement takes more time, since it needs the request's
-API: times are measured for the first hundred requests of each API and version, and then for one request in sixteen. The
-latest thousand times of each API are kept, about as many as in Kafka's sample.
+Owns the numbers. Counting is one addition for each request. A measurement takes more time, because it needs the
+request's API. So times are measured for the first hundred requests of each API and version, and then for one request in
+sixteen. The latest thousand times of each API are kept, about as many as in Kafka's sample.
 
 A request's time begins with its first run, and ends when its response is passed to the socket. This time includes
 waiting for other brokers and for the log. It does not include waiting for the request's turn or for the client to read

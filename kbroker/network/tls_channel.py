@@ -30,7 +30,10 @@ log = logging.getLogger(__name__)
 HANDSHAKE_SECONDS = 30.0
 """The maximum time in seconds from a client's connection to the end of its handshake."""
 SEALED_BYTES = 64 * 1024
-"""The maximum number of bytes that are encrypted at a time. A client that does not read uses this memory."""
+"""The maximum number of bytes that are encrypted at a time.
+
+A client that does not read its data keeps this memory in use.
+"""
 _RECEIVED_BYTES = 64 * 1024
 """The maximum number of bytes that are received at a time."""
 _HANDSHAKE_BYTES = 16 * 1024
@@ -231,7 +234,7 @@ class TlsChannel(Outbox):
     # --- reading
 
     def recv_into(self, room: memoryview) -> int:
-        """Read like a socket: return 0 at the end. Raise BlockingIOError if there are no bytes, or another OSError."""
+        """Read like a socket: return 0 at the end. Raises BlockingIOError if there are no bytes, or another OSError."""
         session = self._session
         assert session is not None
         filled, size, taken = 0, len(room), 0
@@ -291,11 +294,11 @@ class TlsChannel(Outbox):
         return super().in_memory + (SEALED_BYTES if self.waiting else 0)
 
     def send(self, data: bytearray) -> None:
-        """Send as many bytes as the socket accepts, and keep the rest. Raise OSError if the connection is broken."""
+        """Send as many bytes as the socket accepts, and keep the rest. Raises OSError if the connection is broken."""
         self.send_pieces([data])
 
     def send_pieces(self, pieces: list[Piece]) -> None:
-        """Send bytes and ranges of files in order. Raise OSError if the connection is broken."""
+        """Send bytes and ranges of files in order. Raises OSError if the connection is broken."""
         waited = self.waiting
         if self._pieces:
             self._pieces.extend(pieces)

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Protocol
 
 TURN = 0.002
-"""The time in seconds for waiting work in one turn. The same time is added for new work."""
+"""The time in seconds for waiting work in one turn of the loop. New work gets the same time in addition."""
 SLICE = 0.0005
 """The maximum time in seconds for which one connection works before another connection has its turn."""
 LONG = 0.000_15
@@ -113,7 +113,7 @@ class Turns:
         return self._lanes.get(breadth)
 
     def serves(self, fd: int, at: float) -> None:
-        """Record that a socket is read, or is written to after a report of the poller."""
+        """Record that a socket is read, or that it is written to because the poller has reported it."""
         if self.served != fd:
             self.served = fd
             self._changed_at = at

@@ -200,7 +200,7 @@ class DecoderSource(FunctionSource):
         return value
 
     def numbers(self, kind: Scalar, n: str, value: str) -> None:
-        """Write the reading of a list of numbers, in parts."""
+        """Write the code that reads a list of numbers, in parts."""
         part, numbers = self.fresh("part"), self.fresh("c")
         self.add(f"{value} = []")
         self.add(f"while len({value}) < {n}:")

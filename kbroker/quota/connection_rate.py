@@ -68,8 +68,8 @@ class ConnectionRates:
     def refused_ms(self, host: str, listener: str, *, protected: bool) -> int:
         """Count a connection from an address.
 
-        Return 0 if the connection is accepted, else the time in ms for which to keep it open. A refused connection
-        counts neither for its address nor for its listener.
+        Return 0 if the connection is accepted, else the time in ms for which to keep the refused connection open. A
+        refused connection counts neither for its address nor for its listener.
         """
         if self._default is None and not self._by_ip:
             return 0

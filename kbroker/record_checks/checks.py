@@ -30,7 +30,10 @@ _AT_ONCE: Final = 4
 
 
 class BrokerChecks:
-    """The checks of one broker. Alone, `lookup` is None until the registry serves; in a cluster it is always set."""
+    """The checks of one broker.
+
+    On a single broker, `lookup` is None until the registry serves; in a cluster it is always set.
+    """
 
     def __init__(self) -> None:
         self.lookup: SchemaLookup | None = None

@@ -40,7 +40,7 @@ _REACH_S: Final = 1.0
 """The seconds for which a look waits for the copy before it requests the topic's end again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _BETWEEN_S: Final = 0.01
-"""The minimum time between two looks, in seconds, so that many bad records do not cause many requests."""
+"""The minimum time in seconds between two requests for the topic's end, even if there are many bad records."""
 _MOST_RECORD: Final = 128 << 20
 """The maximum size in bytes of a batch's records after decompression."""
 _AT_ONCE: Final = 4
@@ -65,7 +65,7 @@ class Piece(NamedTuple):
     records: memoryview
     high_watermark: int
     is_elsewhere: bool = False
-    """Whether the log was cut or deleted: it lacks the offset of the fetch, or has another record before it."""
+    """Whether the log was cut or deleted: it lacks the fetched offset, or has another record before this offset."""
     is_throttled: bool = False
 
 
@@ -93,8 +93,8 @@ class Source(Protocol):
     async def read(self, place: Place, offset: int, last_epoch: int, wait_ms: int) -> Piece:
         """Return the records from an offset on; wait for them if there are none.
 
-        The records are committed, and may begin before the offset. `last_epoch` is the epoch of the record before the
-        offset (-1: unknown).
+        All records are committed. The first record may be before the offset. `last_epoch` is the epoch of the record
+        before the offset (-1: unknown).
         """
 
 
@@ -127,9 +127,9 @@ class _Copy:
 
 
 class FollowedSchemas:
-    """The state of this broker's registry if the broker has one and leads the topic; else the copy.
+    """The state of a schema registry: this broker's registry if it leads the topic, else a copy of the topic.
 
-    Use it in one event loop only.
+    Use the object in one event loop only.
     """
 
     def __init__(self, source: Source) -> None:

@@ -41,7 +41,7 @@ class SchemaLookup(Protocol):
     """A registry. Ids and subjects belong to the default context. Its coroutines raise Unavailable."""
 
     def revision(self) -> Hashable | None:
-        """Return a value that changes when an answer may change; None while questions cannot be answered."""
+        """Return a value that differs if an answer can have changed. Return None while questions cannot be answered."""
 
     async def ready(self) -> None:
         """Wait until questions can be answered."""

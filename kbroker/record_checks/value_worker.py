@@ -177,7 +177,7 @@ class ValueWorker:
             process.end()
 
     async def names(self, schema: SchemaText) -> tuple[str, ...]:
-        """Return the names that values of a schema may use; no names if the schema cannot be parsed."""
+        """Return the names that values of a schema can use. Return no names if the schema cannot be parsed."""
         if schema.digest in self._deadly:
             return ()
         try:

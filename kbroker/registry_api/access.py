@@ -60,7 +60,7 @@ class Access:
 
     @property
     def is_checked(self) -> bool:
-        """Whether an operation may be refused."""
+        """Whether clients have limited rights, so that an operation can be refused."""
         return self._rights is not None
 
     def may(self, operation: Operation, subject: str, *, logs: bool = False) -> bool:

@@ -29,7 +29,7 @@ from kbroker.security.authorizer.authorizer import Authorizer
 _LONG: Final = 1_000
 """The maximum number of names or numbers in a list that is sent in one piece."""
 BY_ID: Final = "GET /schemas/ids/{id}"
-"""The endpoint whose answer may be known immediately.
+"""The endpoint whose answer is often known without waiting.
 
 Its speed matters, because each client requests each id that it finds in its records.
 """

@@ -335,7 +335,7 @@ async def _get_config(registry: Registry, request: Request) -> Any:
 async def _change_config(registry: Registry, request: Request) -> Any:
     changes = changes_in(await body(request))
     subject = request.path_params.get("subject", "")
-    if changes.get("alias"):  # else a client could redirect a subject to a subject that it may not configure
+    if changes.get("alias"):  # else a client could redirect a subject to a subject that it is not allowed to configure
         _access(request).require(_SET, beside(subject, changes["alias"]))
     config = await registry.change_config(subject, changes)
     return of_config(config, "compatibility")

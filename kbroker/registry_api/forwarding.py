@@ -151,7 +151,7 @@ class Forwarding:
         except _Failed as failed:
             await _refuse(send, failed)
         except _Begun as broken:
-            log.warning("an answer ends before its end: %s", broken)  # the connection then closes
+            log.warning("an answer was cut off: %s", broken)  # the connection then closes
 
     async def _received(self, counted: Scope, receive: Receive) -> list[Message]:
         """Return the messages of a request's body; raises Refused. Stops early if the body is too long."""

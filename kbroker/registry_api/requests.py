@@ -103,7 +103,7 @@ def version_number(text: str) -> int:
 
 
 def page(request: Request, found: list[Any], most: int = MOST) -> list[Any]:
-    """Return that part of a list that `offset` and `limit` select."""
+    """Return the part of a list that `offset` and `limit` select."""
     begin, end = bounds(request, most)
     return found[begin:end]
 

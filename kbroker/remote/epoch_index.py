@@ -91,11 +91,11 @@ class EpochIndex:
         return self.floor(epoch, _OFFSET_BIAS - 1)
 
     def next_referenced(self, after: bytes, epoch: int) -> bytes | None:
-        """Among the keys of an epoch's referenced segments, return the first key after a key."""
+        """Return the first key after `after`, among the keys of an epoch's referenced segments."""
         return _next(self._referenced, after, epoch)
 
     def next_unreferenced(self, after: bytes, epoch: int) -> bytes | None:
-        """Among the keys of an epoch's unreferenced segments, return the first key after a key."""
+        """Return the first key after `after`, among the keys of an epoch's unreferenced segments."""
         return _next(self._unreferenced, after, epoch)
 
     def copy_started(self, epoch: int, segment_id: bytes) -> None:

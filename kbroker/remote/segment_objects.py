@@ -134,7 +134,9 @@ class SegmentObject:
             checksum = crc32c(piece, checksum)
             yield piece
         if checksum != self.layout.checksums[part]:
-            raise DamagedObjectError(f"{self._name} in {self._store.url}: {part.name} has another CRC32C than it says")
+            raise DamagedObjectError(
+                f"{self._name} in {self._store.url}: {part.name} has another CRC32C than the footer says"
+            )
 
     async def whole(self, part: Part, *, deadline_s: float | None = None) -> bytes:
         """Return a part, checked. Use `pieces` for the log."""

@@ -43,7 +43,7 @@ class RemoteSegments:
 
     def __init__(self) -> None:
         self.loaded = False
-        """Whether all older records of the partition have been applied."""
+        """Whether the records that existed before this broker began to read the partition have been applied."""
         self.deletion: DeleteState | None = None
         """The state of the partition's deletion; None if the partition is not being deleted."""
         self._packed: dict[bytes, bytes] = {}
@@ -154,7 +154,7 @@ class RemoteSegments:
     def useless(self) -> Iterator[RemoteSegment]:
         """Yield the segments that no lookup can find: unfinished segments, and those that better copies have replaced.
 
-        There may be very many: let other tasks run in between. A segment may be yielded twice.
+        There can be very many segments: let other tasks run in between. A segment may be yielded twice.
         """
         for segment_id in self._index.unreferenced():
             segment = self._known(segment_id)
@@ -182,7 +182,10 @@ class RemoteSegments:
         return found
 
     def highest_offset(self, epoch: int) -> int | None:
-        """Return the highest offset of a leader epoch that has ever been readable. A deletion does not lower it."""
+        """Return the highest offset of a leader epoch that has ever been readable.
+
+        A deletion does not lower this offset.
+        """
         return self._index.highest(epoch)
 
     def of_epoch(self, epoch: int) -> Iterator[RemoteSegment]:

@@ -153,7 +153,7 @@ class Fetcher:
                 asyncio.get_running_loop().call_soon(self._end_idle)
 
     def _end_idle(self) -> None:
-        """End if no partition is left, even during a request, because the broker may never respond."""
+        """End if no partition is left, even during a request, because the broker possibly never responds."""
         if not self._followed:
             self._on_idle(self)
             self.close()

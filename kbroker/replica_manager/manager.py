@@ -68,7 +68,7 @@ class Member(Protocol):
         """Return the controller's address for other brokers; None if unknown."""
 
     def live_brokers(self) -> Container[int]:
-        """Return the ids of brokers that may be in sync."""
+        """Return the ids of the brokers that are allowed to be in sync."""
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """Return a topic's own configs."""

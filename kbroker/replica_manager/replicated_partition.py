@@ -194,7 +194,7 @@ class ReplicatedPartition(Partition):
             self.log.report_failure(error)  # from now on the log refuses appends
         end = self.log.log_end_offset
         # If leader epochs were skipped, other brokers may have led meanwhile. Then the known end offsets of the
-        # followers are outdated, because the followers may have been truncated since.
+        # followers are outdated, because the followers may have been truncated in the meantime.
         is_new_leader = not self.leading or state.leader_epoch > self.leader_epoch + 1
         begins = self.leadership.lead(state, replicas, end, context.now_ms(), is_new_leader=is_new_leader)
         if begins:

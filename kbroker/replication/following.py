@@ -76,7 +76,7 @@ class Following:
     __slots__ = ("condition", "fetch_offset", "last_fetched_epoch", "leader", "leader_epoch")
 
     def __init__(self, leader: int, leader_epoch: int, end_offset: int, last_epoch: int) -> None:
-        """Begin at the end of this broker's log. `last_epoch` is the log's last leader epoch (-1: none)."""
+        """Follow from the end of this broker's log on. `last_epoch` is the log's last leader epoch (-1: none)."""
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.fetch_offset = end_offset

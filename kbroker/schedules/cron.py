@@ -148,7 +148,7 @@ class Cron:
         return first // _SECOND, second // _SECOND
 
     def _change(self, low: int, high: int) -> int:
-        """Return the first second in (low, high] with the offset of `high`."""
+        """Return the first second in (low, high] with the same UTC offset as `high`."""
         offset = self._at(high)[1]
         while high - low > 1:
             middle = (low + high) // 2
@@ -173,11 +173,13 @@ def _zone(name: str) -> ZoneInfo | None:
     if name == "UTC":
         return None
     if not _ZONE.fullmatch(name) or name.startswith(_NO_ZONES):
-        raise ZoneFault(f"is no time zone of IANA: {shown(name)}. Use a name as Europe/Berlin")
+        raise ZoneFault(f"is no time zone of IANA: {shown(name)}. Use a name like Europe/Berlin")
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):  # the name belongs to no file, or to a file of another kind
-        raise ZoneFault(f"is no time zone that this system knows: {shown(name)}. Use a name as Europe/Berlin") from None
+        raise ZoneFault(
+            f"is no time zone that this system knows: {shown(name)}. Use a name like Europe/Berlin"
+        ) from None
 
 
 def _is_legal(parts: list[str]) -> bool:

@@ -47,7 +47,10 @@ AT_ONCE: Final = 4
 _SMALL: Final = 64 << 10
 """The size in bytes of unpacked records up to which a batch does not wait for `room`."""
 _LEAST_UNPACKED, _UNPACKED_TIMES, _MOST_UNPACKED = 16 << 20, 16, 64 << 20
-"""A batch may decompress to this multiple of the largest message, within these bounds in bytes."""
+"""The limit in bytes of a batch after decompression, as a multiple of the largest message.
+
+The numbers are the smallest limit, the multiple, and the largest limit.
+"""
 _RECORD_WORK, _WORK = 8, 256
 """The work for a record besides its headers, and the work of one slice (about 0.7 ms), as numbers of headers."""
 _SIZE_SHIFT: Final = 14

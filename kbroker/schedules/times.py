@@ -47,7 +47,7 @@ def read_time(text: str) -> int:
 def _read_rfc_3339(found: re.Match[str], text: str) -> int:
     day, clock, fraction, zulu, offset = found.groups()
     if not zulu and not offset:
-        raise TimeFault(f"has no offset from UTC: {shown(text)}. Add Z, or an offset as +01:00")
+        raise TimeFault(f"has no offset from UTC: {shown(text)}. Add Z, or an offset like +01:00")
     try:
         time = datetime.fromisoformat(f"{day}T{clock}{offset or '+00:00'}")
         whole = (time - _EPOCH) // _MS
@@ -63,7 +63,9 @@ def read_duration(text: str) -> int:
     """
     ms = _duration(text) if len(text) <= _LONGEST else None
     if ms is None:
-        raise TimeFault(f"is no duration: {shown(text)}. Use ms, ISO 8601 as PT5M or P1DT12H, or a short form as 1h30m")
+        raise TimeFault(
+            f"is no duration: {shown(text)}. Use ms, ISO 8601 like PT5M or P1DT12H, or a short form like 1h30m"
+        )
     if ms > LATEST_MS:
         raise TimeFault(f"is longer than 9999 years: {shown(text)}")
     return ms

@@ -62,7 +62,10 @@ OF_THE_PRODUCER: Final = frozenset(
 
 
 class Delivery:
-    """Sends one intent. `was_sent` is whether another broker, or an earlier process, may have sent the intent."""
+    """Sends one intent.
+
+    `was_sent` is True if another broker, or an earlier process, can have sent the intent already.
+    """
 
     def __init__(self, shared: Shared, source: Source, intent: Intent, *, was_sent: bool) -> None:
         self._shared = shared

@@ -44,7 +44,7 @@ class Chosen:
     records: list[bytes] = field(default_factory=list)
     """The records in the form that they have in the batch, one or more in each element."""
     large: LargeRecord | None = None
-    """The only record, if it is large."""
+    """The batch's only record, if this record is large."""
     keys: list[int] = field(default_factory=list)
     """The keys of the schedules, as hashes (see index.key_hash)."""
     repeats: list[tuple[Due, Repeat]] = field(default_factory=list)

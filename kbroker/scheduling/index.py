@@ -413,7 +413,7 @@ class Index:
         return count
 
     def try_later(self, rows: Iterable[tuple[int, int, str]]) -> dict[int, int | None]:
-        """Store the time of the next try, and the error, for offsets.
+        """Store the time of the next try and the error of each row: (offset, ms, error).
 
         Return the changed lanes, in the form of `Applied.next_ms`.
         """
@@ -469,7 +469,7 @@ def open_index(directory: str, boot: str) -> Index:
 
 
 def _load(path: str, boot: str) -> Index | None:
-    """Open an existing index; None if it cannot be used."""
+    """Open an existing index. Return None if the index cannot be used."""
     database = None
     try:
         database = _connect(path)

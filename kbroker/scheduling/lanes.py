@@ -30,7 +30,7 @@ class LaneState:
     most: int = BATCH_RECORDS
     """The maximum number of records in a batch.
 
-    After a refusal it is smaller, so that records without fault are delivered.
+    After a refusal this number is smaller, so that the records that are not at fault are delivered.
     """
     not_before: float = 0.0
     """The monotonic time before which the lane is not tried again."""

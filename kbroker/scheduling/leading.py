@@ -37,7 +37,7 @@ _MARKS_AT_ONCE: Final = 64
 _MARKS_BYTES: Final = 1 << 20
 _BYTES_A_RECORD: Final = 16
 _MARK_BYTES: Final = 1024
-"""An upper bound of the bytes of an intent in a batch of its own, without the bytes for each record."""
+"""An upper bound of the size in bytes of a batch with one intent, without the bytes for each record."""
 _SEQUENCES: Final = 1 << 31
 
 Sent = tuple[int, int, bytes, int]
@@ -60,7 +60,7 @@ class Counts:
 
 @dataclass(slots=True, eq=False)
 class _Prepared:
-    """A batch whose intent is not in the log yet, or not committed."""
+    """A batch whose intent is not yet in the log, or not yet committed."""
 
     lane: int
     intent: Intent

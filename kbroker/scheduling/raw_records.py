@@ -167,7 +167,10 @@ def find(data: bytes | memoryview, position: int, count: int, base: int, wanted:
 def find_in_python(
     data: bytes | memoryview, position: int, count: int, base: int, wanted: array[int]
 ) -> tuple[bytes, int, int]:
-    """Return the same as `find` without the compiled module, with fewer records in one call."""
+    """Return the same result as `find`, but without the compiled module.
+
+    One call examines fewer records than a call of `find`.
+    """
     places, many = array("q"), len(wanted)
     passed = min(count, _FOUND_AT_ONCE)
     for _ in range(passed):

@@ -41,7 +41,7 @@ _AT_ONCE: Final = 1000
 
 @dataclass(slots=True)
 class Context:
-    """The knowledge that a reader needs beside the log."""
+    """The data that a reader needs in addition to the log."""
 
     salt: bytes
     lanes: dict[Lane, int]
@@ -254,7 +254,10 @@ def lane_of(schedule: Schedule, partitions: Callable[[str], int]) -> Lane:
 
 
 def first_toggle(records: PartitionLog, stable: int) -> Iterator[Begin | Pause | None]:
-    """Yield None as pauses for other work, and then the first Begin or Pause mark, if there is one."""
+    """Yield None from time to time, so that other work can run.
+
+    Then yield the first Begin or Pause mark, if there is one.
+    """
     for segment in list(records.segments):
         for number, (position, header) in enumerate(scan_headers(segment.handle, 0, segment.size)):
             if not number % 64:

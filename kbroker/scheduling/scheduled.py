@@ -95,7 +95,10 @@ class ScheduledPartition:
         return self._is_closed
 
     def reconfigured(self) -> None:
-        """Record that the topic's configs may have changed. The leader then marks a change before the next record."""
+        """Record that the topic's configs may have changed.
+
+        If a config of schedules has changed, the leader writes a mark to the log before the next record.
+        """
         wanted = self._wanted()
         if self._marked != wanted:
             if wanted[0] != self._was_enabled:

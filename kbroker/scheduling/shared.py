@@ -79,7 +79,7 @@ class Shared:
         if self._is_closed:
             raise asyncio.CancelledError  # the partition is deleted, and a long replay of its log still ran
         if self._pool is None:
-            self._short_turns = ShortTurns()  # SQLite releases the interpreter at each step
+            self._short_turns = ShortTurns()  # SQLite releases the interpreter lock at each step
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-schedules")
         return asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
 

@@ -259,7 +259,7 @@ def read_version(data: bytes) -> Version:
         content.digest()  # raises UnicodeEncodeError, a ValueError, for half of a surrogate pair in any text
     subject, number, schema_id = _text(found, "subject"), _number(found, "version"), _number(found, "id")
     if number < 1 or schema_id < 0:
-        raise ValueError("version or id is below its lowest")
+        raise ValueError("the version or the id is too small")
     return Version(subject, number, schema_id, content, bool(found.get("deleted")))
 
 

@@ -101,7 +101,7 @@ class ShareShard:
         self._snapshots = NewestSnapshots()
         self._cold_left: Iterator[CoordinatorRecord | None] | None = None
         self._deleted_topics: dict[bytes, None] = {}
-        self._warm = 0  # states that are not cold
+        self._warm = 0  # the number of states that are not cold (see `is_cold`)
         self._has_swept = False  # whether the first pass has searched for states without a topic
         self._unknown_types: set[int] = set()
 

@@ -4,7 +4,7 @@ Owns the runs, the start and the end offset, the next offset to fetch, and the n
 transitions.py has the members' actions on records, share_partition.py the acquisition of records. Never does I/O.
 
 `start` is the first offset that is not done; no offset below it is ever delivered again. `end` is the offset after the
-last record that was acquired at least once or that stored state contains. Records between `start` and `end` are in
+last record that was acquired at least once, or that the stored state contains. Records between `start` and `end` are in
 flight.
 """
 

@@ -217,7 +217,10 @@ class Hosted:
         return readable_end if found is None else min(found[0], readable_end)
 
     async def _high_watermark_known(self) -> None:
-        """Wait until a new leader knows which records its predecessor had committed: "latest" must not be too low."""
+        """Wait until a new leader knows which records its predecessor had committed.
+
+        Otherwise, the answer for "latest" could be too low.
+        """
         if not self.partition.knows_high_watermark:
             try:
                 await self.partition.committed(self.partition.log.log_end_offset)

@@ -3,8 +3,8 @@
 Owns columns, which take 27 bytes per run, and the splitting and joining of runs. Does not know the meaning of a state;
 it only knows the bytes of the column `what` for which it searches.
 
-A run begins at `first[i]` and ends before the next run, the last run before `end`: together they have no holes. `what`
-is a state in the lowest three bits, and flags:
+A run begins at `first[i]` and ends before the next run begins. The last run ends before `end`. So there are no holes
+between runs. `what` is a state in the lowest three bits, and flags:
 
     HEAD      the run begins a batch: records that were acquired together the first time. Runs of two batches are
               never joined

@@ -204,7 +204,10 @@ class Transitions(DeliveryState):
         return decided
 
     async def expire(self, now_ms: float, limits: Limits) -> Transition:
-        """End the locks and delays whose time is over; return the state to store, which needs no `settle`."""
+        """End the locks and delays whose time is over.
+
+        Return the state to store. Do not call `settle` for this result.
+        """
         decided = Transition(limits)
         self.next_deadline = NO_LOCK
 
@@ -240,7 +243,10 @@ class Transitions(DeliveryState):
         return run._replace(what=state | PENDING | run.what & _FLAGS)
 
     def _without_owner(self, run: Run, state: int, limits: Limits, now_ms: float) -> Run:
-        """Return a run in a new state without an owner. A run that would be available may be delayed."""
+        """Return a run in a new state without an owner.
+
+        If the group delays redeliveries, an available run becomes delayed.
+        """
         deadline = NO_LOCK
         if state == _AVAILABLE and (delay_ms := limits.backoff_after(run.deliveries)):
             state, deadline = DELAYED, now_ms + delay_ms

@@ -80,7 +80,7 @@ _LAST_CODEC: Final = 4
 
 
 def _known(instance_id: bytes, texts: Texts) -> Texts:
-    """Return the stored part of a client's texts. The texts may be long."""
+    """Return a client's texts as they are stored: long texts are cut."""
     short = {name: None if text is None else text[:LONGEST_TEXT] for name, text in texts.items()}
     return {**short, CLIENT_INSTANCE_ID: uuid_text(instance_id)}
 
@@ -190,7 +190,7 @@ class ClientTelemetry:
         return ErrorCode.NONE
 
     def pushed(self, instance: Instance, request: PushTelemetryRequest, now_ms: float) -> ErrorCode:
-        """Return the error for a push, without a check of its content."""
+        """Return the error for a push, from the checks that do not need its content."""
         error = self._error_of(instance, request, now_ms)
         instance.terminating = request.terminating
         instance.last_error = error

@@ -177,7 +177,7 @@ class Asking:
     def coordinator_of(self, group: str) -> int | None:
         """Return the id of a group's coordinator.
 
-        Return None without a coordinator, for instance if no group ever existed.
+        Return None if there is no coordinator, for instance if no group ever existed.
         """
         count = self.partitions_of(OFFSETS_TOPIC)
         return self.leader_of(OFFSETS_TOPIC, partition_for(group, count)) if count else None

@@ -36,7 +36,7 @@ _NO_LEADER: Final = frozenset(
 The log may still contain records that a former leader appended.
 """
 _CHECK_S: Final = 0.05
-"""The interval, in seconds, of checks that the broker that handles a request is still the leader."""
+"""The interval in seconds of the checks whether a request's broker is still the leader."""
 
 
 class _Moved(Exception):  # noqa: N818 - an outcome
@@ -148,7 +148,7 @@ class ClusterAsking(Asking):
     ) -> Answer:
         """Send a request to the broker with the role; retry until a broker accepts it.
 
-        Raises ApiError if no broker has the role for too long. With `only_while_held`, a request ends when its broker
+        Raises ApiError if for too long no broker has the role. With `only_while_held`, a request ends when its broker
         has lost the role, because followers never acknowledge the records of a former leader.
         """
         deadline = time.monotonic() + PATIENCE_S

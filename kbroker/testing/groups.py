@@ -48,7 +48,10 @@ Answer = TypeVar(
 MOST_IN_FLIGHT: Final = 10_000
 """The default for the maximum number of runs of records in flight to return."""
 _LOADING_S, _PAUSE_S = 10.0, 0.002
-"""The seconds to wait for a coordinator that still reads its log (for instance after a reset), and between tries."""
+"""The maximum time in seconds to wait for a coordinator that still reads its log, and the pause between two tries.
+
+A coordinator reads its log, for instance, after a reset.
+"""
 
 
 @dataclass(frozen=True, slots=True)

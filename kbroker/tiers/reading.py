@@ -300,7 +300,7 @@ class RemoteReader:
                 continue
             batch = memoryview(await self._bytes(known, place, header.size, until))
             if compute_crc(batch) != header.crc:
-                raise DamagedObjectError("a batch in a remote segment has another CRC than it says")
+                raise DamagedObjectError("a batch in a remote segment has another CRC than its header says")
             try:
                 for record in stream_records(batch, max_bytes=_MOST_UNPACKED):
                     if record is None:

@@ -57,7 +57,7 @@ class Tiers:
         return iter(self._followed.values())
 
     def configure(self, settings: TierSettings) -> None:
-        """Use other settings from now on. Running copies and deletions keep their places."""
+        """Use other settings from now on. Running copies and deletions continue."""
         before, shared = self.shared.settings, self.shared
         shared.settings = settings
         if settings.copies_at_once != before.copies_at_once:
@@ -76,7 +76,7 @@ class Tiers:
             self._turns.append(followed)
 
     def reconfigured(self, partition: Partition) -> None:
-        """Note that a partition's configs have changed."""
+        """Record that a partition's configs have changed."""
         followed = self._followed.get(partition.key)
         if followed is None or followed.partition is not partition:
             self.hosted(partition)

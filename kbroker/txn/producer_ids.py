@@ -51,7 +51,7 @@ class ProducerIds:
     def avoid(self, used: int) -> None:
         """Never supply an id up to `used`: a log contains this id, which another broker may have written."""
         if used >= CREDIBLE_IDS:
-            return  # no broker assigned this id; skipping all smaller ids would exhaust the supply
+            return  # such a high id is not from a broker; avoiding it would exhaust the supply
         if used >= self._end:
             self._skip(used + 1)
             self._spare = -1

@@ -160,9 +160,9 @@ class Transaction:
         )
 
     def rotated(self, producer_id: int, timeout_ms: int, now_ms: int, *, retryable: bool) -> Transaction:
-        """Return the result of InitProducerId with exhausted epochs.
+        """Return the transaction after an InitProducerId that needs a new producer id.
 
-        `retryable` means that the request has a producer id.
+        The epochs of the old id are exhausted. `retryable` means that the request has a producer id.
         """
         return self._to(
             EMPTY,

@@ -1,4 +1,4 @@
-"""Finds the filters, among many, that may select records of a batch. More filters hardly need more work.
+"""Finds the filters, among many, that may select records of a batch. The work hardly grows with the number of filters.
 
 Owns the search for many values of one header together: one pass over a batch finds the values in it, and a table has
 the filters that select each value. Most views of one topic differ only in the value of one header. Other filters are
@@ -19,7 +19,10 @@ from kbroker.long_work import turn
 FEW: Final = 4
 """Up to this number of filters, or of filters of one header, each filter is tested on its own."""
 _LARGEST: Final = 4 << 20
-"""The maximum number of bytes that are searched together, in some ms. Of a larger batch every filter is a candidate."""
+"""The maximum number of bytes that are searched together, in some ms.
+
+For a larger batch, every filter is a candidate.
+"""
 _MOST_RECORDS: Final = 1 << 15
 """The maximum number of records whose headers are read in one step, in some ms."""
 _LONGEST: Final = 63
@@ -31,7 +34,7 @@ class _Group(NamedTuple):
 
     name: bytes
     pattern: re.Pattern[bytes]
-    """Finds the length byte and the value after the name."""
+    """Finds the name, and captures the length byte and the value after it."""
     by_value: dict[bytes, list[Filter]]
     every: list[Filter]
 

@@ -174,7 +174,7 @@ class LastMatches:
 
 
 def _begin(index: HeaderIndex, bits: int, end: int, stop: int) -> int:
-    """Return the start of the last adjacent blocks before `end` that may have a match, up to about a megabyte."""
+    """Go back from `end` over adjacent blocks that may have a match, up to about a megabyte; return their start."""
     block = index.block_at(end - 1)
     while block and bits >> (block - 1) & 1 and stop - index.position_of(block - 1) <= source.PIECE:
         block -= 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kbroker.filters.filtering import Filter
 
 PIECE: Final = 1 << 20
-"""The number of bytes that are read from the source together."""
+"""The size in bytes of one read from the source."""
 _GAP: Final = 1 << 14
 """The maximum number of bytes without a match that are read and skipped, because another read would take longer."""
 _LARGE: Final = 1 << 16

@@ -56,7 +56,7 @@ class SourceScan:
         self._led = self._leadership()
         self._waiting = 0
         self._is_fresh = False
-        """Whether a selection that is not attached is in use."""
+        """Whether any selection is in use that is not attached."""
         self._looked_ms = 0.0
 
     @property

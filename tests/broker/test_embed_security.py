@@ -153,7 +153,7 @@ def test_a_listener_beside_those_of_the_config():
         ({"users": {"alice": "secret${file:/a:b}"}}, "variable"),
         ({"users": ["alice"]}, r'^users is a dict of passwords by name, as \{"alice": "secret"\}, not a list$'),
         ({"users": {"alice": 5}}, "^user 'alice' needs a str as name and as password, not a int$"),
-        ({"acls": ["allow alice"]}, "^acls is a list of kbroker.Acl, .*; a str is none: 'allow alice'$"),
+        ({"acls": ["allow alice"]}, "^acls is a list of kbroker.Acl, .*; not a str: 'allow alice'$"),
         ({"acls": "allow alice"}, "^acls is a list of kbroker.Acl, .* not a str$"),
         ({"acls": Acl(allow_principal="User:alice", producer=True, topic="a")}, "list of kbroker.Acl, .* not a Acl$"),
     ],

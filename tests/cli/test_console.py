@@ -93,7 +93,7 @@ def test_a_password_becomes_a_line(cli):
     name, _, line = cli.ok("console", "--hash-password", "--user", "alice", stdin=b"one\n").text.strip().partition(":")
     assert name == "alice"
     assert matches("one", line)
-    assert cli.fails("console", "--hash-password", stdin=b"\n") == "a password is not empty"
+    assert cli.fails("console", "--hash-password", stdin=b"\n") == "a password must not be empty"
 
 
 def test_the_line_that_a_page_shows_prints_that_record(cli, name):

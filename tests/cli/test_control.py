@@ -90,7 +90,7 @@ def test_faults_as_json(control: CommandLine) -> None:
         (["fault", "add", "delay", "Produce", "--ms", "-1"], "ms is at least 0, not -1"),
         (["fault", "add", "drop", "Produce", "--principal", "bob"], "principal must be like \"User:alice\", not 'bob'"),
         (["fault", "remove", "0"], "there is no fault 0"),
-        (["clock", "set", "tomorrow"], "now is a time as 2026-01-31T12:00:00Z, not 'tomorrow'"),
+        (["clock", "set", "tomorrow"], "now must be a time like 2026-01-31T12:00:00Z, not 'tomorrow'"),
         (["clock", "advance", "--hours", "-1"], "hours is at least 0, not -1"),
     ],
 )

@@ -36,7 +36,7 @@ def test_sections_have_modules_with_options() -> None:
         ("Client {\n x.Y needed; };", "line 2: needed stands where required"),
         ("Client { x.Y required a; };", "line 1: = is missing"),
         ("Client { x.Y required a=; };", "line 1: the value of a is missing"),
-        ('Client { x.Y required a="b; };', "line 1: a quotation mark has no other"),
+        ('Client { x.Y required a="b; };', "line 1: a quotation mark is not closed"),
         ('Client { x.Y required a="${user.name}"; };', "line 1: a has a variable"),
         ("A { x.Y required; };\nA { x.Y required; };", "line 2: there are two sections A"),
         ("= { x.Y required; };", "line 1: the name of a section is missing"),

@@ -200,7 +200,7 @@ def test_a_check_leaves_what_was_typed(visited: Visitor, page: Browser) -> None:
     field.clear()
     field.send_keys('"string"')
     page.find("[formaction='/do/subject-check']").click()
-    page.until(lambda: "cannot follow" in page.find(".refused").text, "the reasons are not shown")
+    page.until(lambda: "cannot be the next version" in page.find(".refused").text, "the reasons are not shown")
     assert page.find("#next-text").get_attribute("value") == '"string"'
     page.driver.get(f"{visited.url}/subject?name=orders-value")
     page.find("[formaction='/do/subject-check']").click()

@@ -229,7 +229,7 @@ async def test_each_lie_has_a_line_of_its_own():
     lying = Layout(ID, layout.lengths, (1, *layout.checksums[1:]))
     store = memory()
     await write_segment(store, NAME, ID, PARTS)
-    with pytest.raises(DamagedObjectError, match="LOG has another CRC32C than it says"):
+    with pytest.raises(DamagedObjectError, match="LOG has another CRC32C than the footer says"):
         await SegmentObject(store, NAME, lying).whole(Part.LOG)
 
 

@@ -102,7 +102,7 @@ def test_each_bad_record_is_named_with_its_reason(wire: WireClient, codec: int) 
     assert errors(answer) == [
         (1, "no target: neither x-deliver-to nor the topic's schedule.target.topic names one"),
         (2, "no time: a record of a schedule topic needs one of x-deliver-at, x-deliver-after, x-schedule"),
-        (4, "x-delay is no duration: 'soon'. Use ms, ISO 8601 as PT5M or P1DT12H, or a short form as 1h30m"),
+        (4, "x-delay is no duration: 'soon'. Use ms, ISO 8601 like PT5M or P1DT12H, or a short form like 1h30m"),
         (5, "the target missing does not exist"),
         (6, "later cannot be its own target"),
         (7, "other is a schedule topic, and no target"),

@@ -157,7 +157,7 @@ def _simulated(options: dict[str, Any]) -> _Run:
     if options["lookup_out"] is not None:
         _write_lookup(options["lookup_out"], source.visitors)
     until = event_options.start_ms + seconds * 1000 if seconds is not None else None
-    # The source's own counts also include records that it has yielded and that are not sent.
+    # The counts of the source itself also include records that the source has yielded, but that were not sent.
     counts = Counts()
     return _Run(_counted(source, counts), counts, live, until, options["count"], of_the_past=not live)
 

@@ -95,7 +95,7 @@ def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
         del event_format  # only one format exists so far
         names = visitor_field, time_field, id_field
         if any("`" in name for name in names) or len(set(names)) < len(names):
-            raise click.UsageError("the names of an event's fields are different ones, without backticks")
+            raise click.UsageError("the names of an event's fields must differ from each other, and have no backticks")
         rules = VisitRules(milliseconds(gap, "--gap"), milliseconds(lateness, "--lateness"), *names)
         return function(*args, rules=rules, **kwargs)
 

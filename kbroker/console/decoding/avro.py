@@ -28,7 +28,7 @@ def parsed(text: str) -> Any:
 
     try:
         schema = json.loads(text)
-        # fastavro's hints would change the schema. The schema is checked and shown below.
+        # fastavro must not add its hints to the schema, because the schema is checked and shown below.
         found = parse_schema(schema, _write_hint=False)
     except (ValueError, RecursionError):
         raise WrongInput("an Avro schema is JSON") from None
@@ -81,7 +81,7 @@ _MOST_FREE: Final = 16
 
 
 def has_free_items(schema: Any) -> bool:
-    """Whether a list in a parsed schema, at any depth, has items without bytes."""
+    """Whether a list in a parsed schema, at any depth, has items that take no bytes."""
     return _FreeItems(_names(schema, {}, 0)).in_(schema, 0, ())
 
 

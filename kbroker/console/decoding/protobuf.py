@@ -1,9 +1,9 @@
-"""Values of Protobuf messages: with a descriptor set from protoc, or without a schema as fields by number.
+"""Values of Protobuf messages, decoded with a descriptor set from protoc, or without a schema.
 
 Owns the known messages. Their classes are built from descriptors, which are data; no code is loaded. Owns the guess
 about a field's bytes without a schema: they are shown as a message if they decode as a message, else as text if
-possible, else as bytes. Without a schema there are no names and no exact types. So numbers are shown as unsigned, and
-numbers of fixed length also as floating-point numbers.
+possible, else as bytes. Without a schema, fields are shown by number, because there are no names and no exact types.
+Numbers are shown as unsigned numbers, and numbers of fixed length also as floating-point numbers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _value(data: bytes, position: int, kind: int, depth: int, left: list[int]) -
             raise ValueError("a field is longer than the message")
         return _bytes(data[position : position + size], depth, left), position + size
     if kind not in (1, 5):
-        raise ValueError("groups, and kinds that do not exist, are not read")
+        raise ValueError("groups and unknown kinds of fields cannot be read")
     width, whole, fraction = (8, "<Q", "<d") if kind == 1 else (4, "<I", "<f")
     if position + width > len(data):
         raise ValueError("a number is longer than the message")

@@ -77,7 +77,7 @@ def _acl(values: Values) -> Acl:
     name = CLUSTER_NAME if kind is ResourceType.CLUSTER else values.needed("resource_name", "the name of the resource")
     principal = values.needed("principal", "the principal")
     if ":" not in principal:
-        raise WrongInput(f"a principal is TYPE:NAME, as User:alice, not {principal[:100]!r}")
+        raise WrongInput(f"a principal is TYPE:NAME, like User:alice, not {principal[:100]!r}")
     pattern_type = PatternType[values.one_of("pattern", _PATTERNS).upper()]
     operation = {each.title: each for each in Operation}[values.one_of("operation", OPERATIONS)]
     permission = Permission[values.one_of("permission", ("Allow", "Deny")).upper()]

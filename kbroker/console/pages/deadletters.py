@@ -46,7 +46,7 @@ async def find(console: Console, values: Values) -> Facts:
 
 
 def _impatiently(question: Callable[[Any], Facts]) -> Callable[[Any], Facts]:
-    """Let a question wait only some seconds for leaders. The page then names a missing leader."""
+    """Limit a request's wait for leaders to some seconds. The page then names a missing leader."""
 
     def asked(admin: Any) -> Facts:
         with patience(_MOST_SECONDS):

@@ -105,7 +105,7 @@ async def _of_share_group(console: Console, name: str) -> Facts:
 
 
 def _stuck(admin: Any, console: Console, name: str) -> list[Facts]:
-    """Return the records that a group does not get past, by the latest sample, with their keys and values."""
+    """Return the records that a group does not get past, according to the latest sample, with their keys and values."""
     reader, found = PartitionReader(admin), []
     for each in console.sampler.samples.stuck.get(name, ())[:_MOST_STUCK]:
         try:

@@ -45,7 +45,10 @@ def _means(key: str, value: float) -> str:
 
 
 def _entity(values: Values) -> Entity:
-    """Return the entity in a form's fields: each type by name, or by a checkbox as the default; raises WrongInput."""
+    """Return the entity that the fields of a form name: for each type a name, or None for the default.
+
+    Raises WrongInput.
+    """
     found: Entity = {}
     for kind in _KINDS:
         if values.flag(f"default-{kind}"):

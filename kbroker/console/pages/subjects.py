@@ -190,7 +190,7 @@ def check(console: Console, values: Values) -> Done:
     told = _registry(console).ask("POST", "compatibility", "subjects", name, "versions", body=body, verbose=True)
     if not told["is_compatible"]:
         reasons = "; ".join(told.get("messages") or ()) or "no reason is given"
-        raise AdminError(f"The schema cannot follow: {reasons}"[:2_000])
+        raise AdminError(f"The schema cannot be the next version: {reasons}"[:2_000])
     return Done("The schema may be the next version. Nothing is registered yet.", _of(name), stays=True)
 
 

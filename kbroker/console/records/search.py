@@ -108,8 +108,8 @@ class Search:
         self._led = {key: leader for key, leader in led.items() if key in begin and key in end}
         found = {}
         for key in self._led:
-            # For a time after all records the broker returns no offset. Then `since` selects no record, and `until` all
-            # records.
+            # If no record is as late as the requested time, the broker returns no offset. In this case, `since` selects
+            # no record, and `until` selects all records.
             low = begin[key] if self.since_ms is None else first.get(key, end[key])
             high = end[key] if self.until_ms is None else last.get(key, end[key])
             if self.from_offset is not None and self.forward:

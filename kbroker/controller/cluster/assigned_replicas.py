@@ -1,4 +1,4 @@
-"""A partition's replicas during a reassignment: current, added and removed ones.
+"""A partition's replicas during a reassignment: the current, added and removed replicas.
 
 Owns the form of these lists in a topic's znode, and the first step of a reassignment (Apache Kafka 3.9:
 ReplicaAssignment, KIP-455). Pure.

@@ -293,7 +293,7 @@ async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
 
 
 async def take_out(term: Term, replica: int, partitions: Collection[Partition], batch: Batch) -> None:
-    """Remove an unusable replica from leadership, and from the in-sync replicas if others remain there.
+    """Remove an unusable replica from leadership, and from the in-sync replicas if other in-sync replicas remain.
 
     If the replica's broker is live, stop the replica.
     """

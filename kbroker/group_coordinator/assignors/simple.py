@@ -46,7 +46,7 @@ class SharingSpec:
 
 
 def simple(spec: SharingSpec) -> Assignment:
-    """Return the assignment of every member; topics may be left without partitions, as in Kafka."""
+    """Return the assignment of every member. As in Kafka, a topic can be left without any assigned partition."""
     if not spec.members:
         return {}
     return _homogeneous(spec) if spec.homogeneous else _heterogeneous(spec)

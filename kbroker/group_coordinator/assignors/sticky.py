@@ -168,7 +168,10 @@ class _Assignment:
     # -- active tasks
 
     def _assign_active(self, tasks: list[Task]) -> None:
-        """Leave tasks at their owners; give the other tasks to former standbys, or to the least loaded processes."""
+        """Leave tasks at their owners.
+
+        Give the other tasks to members that had their standbys, or to the least loaded processes.
+        """
         left = sorted(tasks, key=lambda task: (task[1], task[0]))
         left = [task for task in left if not self._keep(task, self._owners.get(task))]
         left = [task for task in left if not self._keep(task, self._least_loaded(self._keepers.get(task, ())))]

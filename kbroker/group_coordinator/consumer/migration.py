@@ -220,8 +220,8 @@ class Migration:
 
         If the group rebalances immediately, no member will get its target. The record then has each member's current
         partitions instead, because the group may become a consumer group again before any member has revoked a
-        partition. Such a record names no leader, so that a coordinator that loads it starts a rebalance. Without this
-        rebalance, the partitions of members that left would have no owner after a crash.
+        partition. Such a record names no leader. Therefore a coordinator that loads the record starts a rebalance.
+        Without this rebalance, the partitions of members that left would have no owner after a crash.
 
         If a member has a new id, `held_as` is the id under which the group has the member's target. Raises Malformed if
         a member's protocol data is unreadable.

@@ -1,11 +1,11 @@
-"""One member of a consumer group, as a value.
+"""One member of a consumer group.
 
-Owns a member's data and its progress towards its target. The value is immutable: a decision creates a new value, and
-the replay of a record stores it in the group.
+Owns a member's data and its progress towards its target. A member is an immutable value: a decision creates a new
+value, and the replay of a record stores it in the group.
 
     STABLE                 has the partitions of its epoch's target.
     UNREVOKED_PARTITIONS   must first revoke partitions and confirm the revocation; keeps its epoch until then.
-    UNRELEASED_PARTITIONS  waits for partitions that others have not revoked yet; has the new epoch already.
+    UNRELEASED_PARTITIONS  waits for partitions that other members have not revoked yet; has the new epoch already.
     UNKNOWN                a state that only a later version knows: the member must join again.
 """
 

@@ -1,11 +1,11 @@
-"""One member of a streams group, as a value: a thread of a Kafka Streams application.
+"""One member of a streams group: a thread of a Kafka Streams application.
 
-Owns a member's data and its progress towards its tasks. The value is immutable: a decision creates a new value, and the
-replay of a record stores it in the group.
+Owns a member's data and its progress towards its tasks. A member is an immutable value: a decision creates a new value,
+and the replay of a record stores it in the group.
 
     STABLE            has the tasks of its epoch's target.
     UNREVOKED_TASKS   must first give up tasks and confirm this; keeps its epoch until then.
-    UNRELEASED_TASKS  waits for tasks that others have not given up yet; has the new epoch already.
+    UNRELEASED_TASKS  waits for tasks that other members have not given up yet; has the new epoch already.
     UNKNOWN           a state that only a later version knows: the member must join again.
 """
 

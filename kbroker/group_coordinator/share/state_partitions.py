@@ -1,12 +1,12 @@
-"""The share partitions of a group that have a state at the share coordinator, as decisions of a shard (shard.py).
+"""The share partitions of a group whose state is at the share coordinator: the decisions of a shard (shard.py).
 
 Owns the record ShareGroupStatePartitionMetadata. The record lists three kinds of partitions: partitions that a
 heartbeat or AlterShareGroupOffsets has to initialise, initialised partitions, and partitions that
 DeleteShareGroupOffsets or DeleteGroups has to delete. Also owns the cleaning after the deletion of topics.
 
-Never sends a request to the share coordinator: share_groups.py does, and reports the result here.
+Never sends a request to the share coordinator: share_groups.py sends it, and reports the result here.
 
-The key of the timer is ("share topics",). The timer cleans the next groups after the deletion of topics.
+The key of the timer is ("share topics",). When it fires, the next groups are cleaned after the deletion of topics.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class StreamsMembers:
         return self._groups.get(group_id) is not None
 
     def open_group(self, group_id: str, create: bool, out: Outcome) -> StreamsGroup:
-        """Return the group of a heartbeat. For a joining member, create it, or replace an empty classic group.
+        """Return the group of a heartbeat. For a joining member, create the group, or replace an empty classic group.
 
         The group might not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
         """

@@ -284,7 +284,7 @@ async def _hidden_offsets(topic: Any) -> DescribeShareGroupOffsetsResponseTopic:
 
 
 def with_topic_ids(handler: Handler, _response: type[Any]) -> Handler:
-    """Add the ids of existing topics to the response, also of refused topics.
+    """Add the ids of existing topics to the response, including the ids of refused topics.
 
     Apache Kafka 4.4.0 does this in AlterShareGroupOffsets.
     """

@@ -23,7 +23,7 @@ from kbroker.security.authorizer.authorizer import Rights
 Guard = Callable[[Handler, type[Any]], Handler]
 """Takes a handler and the class of its responses."""
 Verdict = Callable[[RequestContext, Rights, Any], ErrorCode | int]
-"""Returns the error for an element of a list, 0 if it is allowed."""
+"""Returns the error for an element of a list, or 0 if the element is allowed."""
 REFUSALS: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -57,7 +57,7 @@ def open_to_all(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def needs(*wanted: tuple[Operation, ResourceType, str], default_message: bool = False) -> Guard:
-    """Return a guard that refuses the request if a right is missing. Rights are checked in this order."""
+    """Return a guard that refuses the request if a right is missing. Rights are checked in the given order."""
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
         def guarded(ctx: RequestContext, request: Any) -> Any:

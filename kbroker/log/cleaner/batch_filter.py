@@ -63,7 +63,7 @@ class LastBatch:
 def read_body(batch: memoryview, header: BatchHeader, max_message_bytes: int) -> bytes:
     """Return a batch's uncompressed records.
 
-    Raise Malformed, also if the records are larger than any producer could send. A batch may have been produced before
+    Raises Malformed, also if the records are larger than any producer could send. A batch may have been produced before
     its topic was compacted, when its records were not checked.
     """
     max_bytes, max_records = most_unpacked(max_message_bytes)
@@ -104,7 +104,7 @@ class BatchFilter:
         self.unreadable_count = 0
 
     def apply(self, batch: memoryview, header: BatchHeader, keep_place: bool) -> Buffer | None:
-        """Return the replacement of a batch; None means to remove it. Raise Malformed.
+        """Return the replacement of a batch; None means to remove it. Raises Malformed.
 
         With `keep_place`, a batch that loses all records stays as an empty batch, so that its last offset is not lost.
         """

@@ -84,7 +84,7 @@ def _is_overdue(dirty: list[Segment], upper: int, now_ms: int, max_lag_ms: int) 
 
 
 async def make_job(cleanable: Cleanable, now_ms: int, map_bytes: int, io_bytes: int) -> CleaningJob | None:
-    """Return the job to clean a log; None if the log has lost segments meanwhile. Raise OSError."""
+    """Return the job to clean a log; None if the log has lost segments meanwhile. Raises OSError."""
     log = cleanable.log
     config = log.config
     upper = cleanable.upper

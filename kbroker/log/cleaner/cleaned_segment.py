@@ -71,7 +71,7 @@ class CleanedSegment:
             self._noted = self._newest[0]
 
     def flush(self) -> int:
-        """Write the collected batches; return the number of bytes. Raise OSError."""
+        """Write the collected batches; return the number of bytes. Raises OSError."""
         written = self._pending
         _write(self._fd, b"".join(self._parts))
         self._parts.clear()

@@ -122,6 +122,6 @@ class _DirtyPart:
 
 
 def _shortened(first: int, end: int, fitted: int) -> int:
-    """Return a new end of the part from `first` to `end`. Only its last `fitted` bytes fitted into a table."""
+    """Return a new end of the part from `first` to `end`, of which only the last `fitted` bytes fitted into a table."""
     fitted = fitted * 15 // 16  # other parts of the log may contain slightly more keys per byte
     return first + max(min(fitted, (end - first) * 3 // 4), 1)

@@ -42,7 +42,7 @@ class _Running:
     left_bytes: int = 0
     end_offset: int = -1
     noted: Future[None] | None = None
-    """A future that is done when the checkpoint on disk records that the log may have holes.
+    """A future that is done when the checkpoint on disk records that the log is allowed to have holes.
 
     Until then the log must not have holes.
     """

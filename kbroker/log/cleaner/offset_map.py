@@ -36,7 +36,7 @@ class OffsetMap:
         self._kept_bytes = 0
 
     def end_at(self, offset: int) -> None:
-        """Exclude the offsets from `offset` on; no batch with these offsets may have been added."""
+        """Exclude the offsets from `offset` on; batches with these offsets must not have been added."""
         self.end = offset
 
     def add(self, data: bytes, runs: Sequence[Part], base_offset: int) -> bool:

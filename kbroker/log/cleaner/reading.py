@@ -40,7 +40,7 @@ class SegmentReader:
         self.bytes_read = 0
 
     def forward(self, base: int, size: int) -> Iterator[CheckedBatch]:
-        """Yield (position, header, bytes) of every batch of a segment; raise Malformed, OSError."""
+        """Yield (position, header, bytes) of every batch of a segment. Raises Malformed, OSError."""
         fd = self._open(base, LOG_SUFFIX)
         try:
             position = 0
@@ -59,7 +59,7 @@ class SegmentReader:
             os.close(fd)
 
     def backward(self, base: int, size: int, *, use_index: bool) -> Generator[CheckedBatch, None, None]:
-        """Yield the result of `forward` from the last batch to the first; raise Malformed, OSError.
+        """Yield the result of `forward` from the last batch to the first. Raises Malformed, OSError.
 
         The beginnings of batches can be found only by reading from the beginning. With `use_index` most beginnings are
         read from the segment's index; a wrong index can then cause Malformed for an intact log. Where the index has no

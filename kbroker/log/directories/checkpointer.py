@@ -32,7 +32,7 @@ class CleanedOffsets(Protocol):
     """Writes the clean offset of each log."""
 
     def save(self) -> None:
-        """Write the clean offsets now; raise OSError on failure."""
+        """Write the clean offsets now. Raises OSError if this fails."""
 
     def save_by_thread(self) -> Future[None]:
         """Write the clean offsets on a thread."""
@@ -99,7 +99,7 @@ class Checkpointer:
         ]
         self._written_ms = [0] * len(self._writers)
         self._stale: dict[Key, object] = {}  # deleted partitions that a checkpoint on the disk may still name
-        self._stale_cleaned = False  # whether the cleaner's checkpoint may name a deleted partition
+        self._stale_cleaned = False  # whether the cleaner's checkpoint can still name a deleted partition
         self._forgetting: deque[tuple[dict[Key, object], list[Future[None]]]] = deque()
 
     def _file(self, name: str) -> CheckpointFile:
@@ -114,7 +114,7 @@ class Checkpointer:
         self._written_ms = [now_ms - max(interval - delay_ms, 0) for interval, _, _ in self._writers]
 
     def write_all(self) -> None:
-        """Write all checkpoints now; raise OSError on failure."""
+        """Write all checkpoints now. Raises OSError on failure."""
         for _, file, offset_of_log in self._writers:
             file.write(self._offsets(offset_of_log))
 

@@ -170,7 +170,7 @@ class LogDirectory:
 
         `configs` returns a topic's settings by its name; `belongs(topic, partition, topic id)` returns whether the
         partition exists in the cluster; `deleted` contains the ids of deleted topics. After an unclean stop this reads
-        all unflushed data. Raise RecoveryStopped if `recovery` is stopped meanwhile.
+        all unflushed data. Raises RecoveryStopped if `recovery` is stopped meanwhile.
         """
         if self._lock_fd < 0:
             self.open()
@@ -376,8 +376,8 @@ class LogDirectory:
     def sync(self) -> None:
         """Sync the directory, so that the partitions created since the last call survive a power loss.
 
-        The flusher's thread does the work, since a busy disk takes tens of milliseconds; `tick` handles the result. If
-        a log is flushed earlier, its flush also makes the directory's name durable.
+        The flusher's thread does the work, because a busy disk takes tens of milliseconds; `tick` handles the result.
+        If a log is flushed earlier, its flush also makes the directory's name durable.
         """
         self._syncing.append(self.sync_by_thread())
 

@@ -116,7 +116,7 @@ class LogManager:
         return [manager for manager in self.online if manager.room.lacking]
 
     def has_room(self, partitions: int) -> bool:
-        """Whether one of the directories may have room for this many more partitions."""
+        """Whether one of the directories possibly has room for this many more partitions."""
         return any(manager.room.has_for(partitions) for manager in self._open_to_new())
 
     @property
@@ -130,7 +130,7 @@ class LogManager:
     def open(self) -> None:
         """Lock every directory.
 
-        Raise LogDirError if a directory belongs to another broker, if no directory is usable, or if the metadata
+        Raises LogDirError if a directory belongs to another broker, if no directory is usable, or if the metadata
         directory is unusable.
         """
         opened: list[LogDirectory] = []
@@ -383,7 +383,7 @@ class LogManager:
     # -- moves ------------------------------------------------------------------------------------------------
 
     def move(self, topic: str, partition: int, directory: str) -> None:
-        """Start moving a partition (AlterReplicaLogDirs, ReplicaManager.alterReplicaLogDirs). Raise ApiError.
+        """Start moving a partition (AlterReplicaLogDirs, ReplicaManager.alterReplicaLogDirs). Raises ApiError.
 
         For a missing partition the directory is remembered, and REPLICA_NOT_AVAILABLE is raised.
         """

@@ -75,7 +75,7 @@ class Move:
         bytes_per_second: Callable[[], float],
         wake: Callable[[], object],
     ) -> None:
-        """Start copying when a thread of `pool` is free; raise OSError.
+        """Start copying when a thread of `pool` is free. Raises OSError.
 
         `bytes_per_second` is called repeatedly; 0 pauses the copy. `wake` is called on the thread after each run.
         """
@@ -101,9 +101,9 @@ class Move:
         return sum(size for _, size, _ in self._copied.values())
 
     def is_ready(self) -> bool:
-        """Return whether little data is left, so that `finish` may be called.
+        """Return whether little data is left, so that `finish` can be called.
 
-        Otherwise continue copying. Raise OSError.
+        Otherwise continue copying. Raises OSError.
         """
         if not self._chasing.done():
             return False
@@ -274,7 +274,8 @@ def _copy_some(fd: int, source: FileHandle, part: _Part, position: int) -> int:
         copied = os.sendfile(fd, source.fd, position, size)
     except OSError:
         try:
-            os.pread(source.fd, size, position)  # this raises OSError if the source caused the error
+            # this read raises OSError if the source, and not the target, has failed
+            os.pread(source.fd, size, position)
         except OSError as error:
             raise SourceError(error.errno, error.strerror) from error
         raise

@@ -226,7 +226,7 @@ class IndexChecks:
 
     @contextmanager
     def _judging(self, suffix: str, path: str) -> Iterator[None]:
-        """Convert an Untrue that the block raises to a finding, and stop checking that index."""
+        """Stop checking an index if the block raises Untrue; convert the exception to a finding."""
         try:
             yield
         except Untrue as error:
@@ -245,9 +245,9 @@ class IndexChecks:
                 check.marker(offset, producer_id, expected, certain)
 
     def close(self, size: int, *, whole: bool, resting: bool) -> None:
-        """Finish. `whole` means that all of the log's `size` bytes were read; then no index entry may be left.
+        """Finish the checks. If all of the log's `size` bytes were read (`whole`), an entry that is left is an error.
 
-        `resting` means that no broker writes to the segment any more.
+        If `resting` is true, no broker writes to the segment any more.
         """
         if whole:
             for suffix, check in list(self._checks.items()):

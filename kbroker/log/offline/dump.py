@@ -73,7 +73,7 @@ def dump_order(directory: str) -> list[str]:
 def dump(path: str, *, deep: bool = False, contents: bool = False) -> Iterator[str]:
     """Yield the lines about one file; `deep` adds the records of a log, `contents` adds their keys and values.
 
-    Raise UnknownFile, OSError, and ValueError for a file whose content does not match its name.
+    Raises UnknownFile, OSError, and ValueError for a file whose content does not match its name.
     """
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1]

@@ -43,10 +43,10 @@ class Repaired(NamedTuple):
 
 
 def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Repaired]:
-    """Repair a data directory or one partition of it; also remove the records at the `dropped` offsets.
+    """Repair a data directory or one partition of it. Also remove the records at the `dropped` offsets.
 
-    Raise NoLogDir, LogDirError, OSError, and NoSuchRecord. In the last case, the records listed before the missing
-    record have been removed.
+    Raises NoLogDir, LogDirError and OSError. Raises NoSuchRecord if a record is missing: then the records that are
+    listed before it have been removed.
     """
     done: list[Repaired] = []
     partitions = partitions_of(directory)

@@ -212,7 +212,7 @@ class Snapshots:
     def forget_with_segments(self, offsets: Iterable[int]) -> list[str]:
         """Remove the snapshots at the bases of deleted segments from the list; return their files to be removed.
 
-        The newest snapshot on disk stays: until a newer one is on disk, only this snapshot contains the producers
+        The newest snapshot on disk stays: until a newer snapshot is on disk, only this snapshot contains the producers
         without remaining records. Newer snapshots also stay.
         """
         newest = self.newest_synced

@@ -172,7 +172,7 @@ MAX_VERIFICATIONS: Final = 1000
 """The maximum number of guards that a partition keeps.
 
 Nearly all guards are used or removed immediately. If there are more guards than this, the oldest guard is removed,
-since a client may send any number of ids.
+because a client can send any number of ids.
 """
 
 
@@ -226,7 +226,7 @@ class ProducerState:
     ) -> Verification | None:
         """Return the guard for the append of a batch that may open a transaction.
 
-        Return None if the transaction is already open. Raise AppendError for an old epoch. If a guard is returned, the
+        Return None if the transaction is already open. Raises AppendError for an old epoch. If a guard is returned, the
         caller checks with the coordinator whether the partition is in the transaction, and then passes the guard to the
         append.
         """

@@ -168,7 +168,7 @@ class OffsetIndex(_IndexFile):
     def append(self, last_offset: int, position: int) -> None:
         """Add an entry: the batch at `position` ends with `last_offset`."""
         last = self.last
-        # A scan of a damaged file may pass any value here.
+        # The scan of a damaged file can pass any value here.
         if (last[0] if last else self._base - 1) < last_offset <= self._base + MAX_RELATIVE_OFFSET:
             self.put(last_offset - self._base, position)
 

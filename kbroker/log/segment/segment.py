@@ -225,9 +225,10 @@ class Segment:
         return None
 
     def shows(self, position: int, size: int, offset: int) -> bool:
-        """Whether the file still contains the batch that `find` returned for `offset`, which this process has written.
+        """Whether the file still contains the batch that `find` returned for `offset`.
 
-        The batch may begin after `offset` if the leader's compaction has left a hole.
+        This process must have written the batch. The batch may begin after `offset` if the leader's compaction has left
+        a hole.
         """
         head = os.pread((self._handle or self.handle).fd, _HEAD.size, position)
         if len(head) < _HEAD.size:
@@ -268,7 +269,10 @@ class Segment:
         return (entry[1] if entry else 0), None
 
     def offset_beyond(self, position: int) -> int:
-        """Return an offset after all offsets before `position`, as near as the index allows."""
+        """Return an offset that is higher than all offsets before `position`.
+
+        The offset is as low as the index allows.
+        """
         index = self._offset_index()
         slot = index.last_at_most(position, 1) + 1
         return self.base_offset + (index.get(slot)[0] if slot < index.count else MAX_RELATIVE_OFFSET)
@@ -437,7 +441,7 @@ class Segment:
     def mark_replaced(self) -> tuple[list[str], list[str]]:
         """Rename the log file and the index of headers to names that loading ignores.
 
-        Return two lists: the files to remove later, since slices may still need them, and the files to remove
+        Return two lists: the files to remove later, because slices may still need them, and the files to remove
         immediately. An index without its log is useless, and loading removes it.
         """
         return self._mark((LOG_SUFFIX, HEADERS_SUFFIX)), [self.path(suffix) for suffix in SEGMENT_SUFFIXES[1:]]

@@ -55,7 +55,7 @@ class Tour:
     rows: list[Row]
     """The numbers by day and organisation, counted from the archive."""
     streamed: list[Row]
-    """The same numbers, counted by the stream."""
+    """The numbers by day and organisation, counted by the stream."""
     faults: list[str]
     records: int
     picture: Path

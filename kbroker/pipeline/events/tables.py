@@ -30,8 +30,8 @@ STEPS: Final = 16_384
 DELAYS: Final = 4096
 _SITE: Final = "https://www.shop.example"
 _ENDING: Final = 0.12  # share of events after which the visitor leaves
-_RETURNING: Final = 0.01  # share after which the visitor returns just after the break
-_LINGERING: Final = 0.01  # share after which the visitor continues just before the break
+_RETURNING: Final = 0.01  # share of events after which the visitor returns just after the break
+_LINGERING: Final = 0.01  # share of events after which the visitor continues just before the break
 _NEAR_MS: Final = 2 * MINUTE_MS
 
 _CATEGORIES: Final = ("garden", "kitchen", "lighting", "office", "outdoor", "bedroom", "storage", "workshop")

@@ -97,10 +97,10 @@ def _marks(buckets: list[Bucket]) -> list[tuple[int, int]]:
 
 
 def _stretches(whole: tuple[int, int], steps: list[tuple[int, int]]) -> list[tuple[int, tuple[int, int]]]:
-    """Return (step, offsets) of a partition. A step's offsets end at the first record of the partition's next step.
+    """Return the offsets of each step of a partition, as (step, offsets).
 
-    `steps` are (offset, step); both increase. Offsets before the first record belong to the first record's step. A
-    partition without records is due immediately.
+    A step's offsets end at the first record of the partition's next step. `steps` are (offset, step); both increase.
+    Offsets before the first record belong to the first record's step. A partition without records is due immediately.
     """
     start, end = whole
     firsts = [steps[0]] if steps else [(start, 0)]

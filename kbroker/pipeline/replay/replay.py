@@ -290,8 +290,8 @@ class Replay:
         except Exception as err:
             if self._options.exactly_once and lost_in(err):
                 raise PipelineError(
-                    f"Spark lost an executor that was sending to {self._options.to_topic}: run this once more, and it"
-                    " looks what arrived and sends the rest"
+                    f"Spark lost an executor that was sending to {self._options.to_topic}: run this once more:"
+                    " the next run checks which records have arrived, and sends the others"
                 ) from err
             raise PipelineError(f"writing to {self._options.to_topic} failed: {first_line(err)}") from err
 

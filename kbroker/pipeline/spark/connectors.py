@@ -21,7 +21,7 @@ class Connector:
     packages: tuple[str, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
     excludes: tuple[str, ...] = ()
-    """The dependencies of these jars that the jobs do not need."""
+    """Those dependencies of these jars that the jobs do not need."""
     tried: str = "4.0.0"
     """The version of pyspark with which these versions were tried."""
 

@@ -326,7 +326,10 @@ class Visits:
         return self._idle.set_clocks(ends, clocks, last, self._now())
 
     def _combined(self, before: VisitsState, clocked: Any) -> Any:
-        """Return all events that can still matter, with the old `begins` (null for new events) and the new value."""
+        """Return all events that can still matter.
+
+        `was` has the old value of `begins` (null for new events), and `begins` has the new value.
+        """
         from pyspark.sql import functions as f
 
         rules = self._options.rules

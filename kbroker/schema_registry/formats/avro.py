@@ -189,7 +189,7 @@ def _decoded(read: Callable[..., Any], schema: Any, data: bytes, *, named: bool)
 
 
 def has_free_items(root: avro_model.Type) -> bool:
-    """Whether a list has items without bytes: then five bytes can encode a billion items."""
+    """Whether a list has items that take no bytes: then five bytes can encode a billion items."""
     free = _free_types(root)
     return any(each.kind == "array" and _is_free(each.inner[0], free) for each in _types(root))
 

@@ -112,7 +112,7 @@ class Schema(ABC):
 
     @abstractmethod
     def check_value(self, data: bytes) -> None:
-        """Raise InvalidValue unless the bytes after the magic byte and the id are a value.
+        """Raise InvalidValue unless the bytes after the magic byte and the id are a value of this schema.
 
         For Protobuf the bytes begin with the indexes of the message.
         """

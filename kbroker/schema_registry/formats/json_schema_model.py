@@ -240,7 +240,7 @@ class Model:
         return parts
 
     def _has(self, family: str, schema: dict[str, Any]) -> bool:
-        """Whether a schema has keywords of a family."""
+        """Whether a schema has any keyword of a family of keywords."""
         words = {"array": _ARRAY, "object": _OBJECT, "number": _NUMBER, "string": _STRING}[family] & schema.keys()
         if family == "array" and self._draft > 4:
             words |= {"contains"} & schema.keys()

@@ -18,7 +18,7 @@ from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 WILDCARD: Final = "*"
-"""The wildcard: as a literal name it means every resource of a type, as a host every host."""
+"""The wildcard. As a literal name it means every resource of a type, and as a host it means every host."""
 ANY_USER: Final = "User:*"
 CLUSTER_NAME: Final = "kafka-cluster"
 """The only name of a resource of type CLUSTER."""

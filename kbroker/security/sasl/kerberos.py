@@ -1,6 +1,6 @@
 """The system's Kerberos, through python-gssapi: the extra `gssapi`.
 
-Owns every use of that library, which is imported only if a listener offers GSSAPI. Owns also the reading of the realm
+Owns every use of that library, which is imported only if a listener offers GSSAPI. Also owns the reading of the realm
 from krb5.conf. Never knows the messages of SASL (gssapi.py does).
 """
 
@@ -34,7 +34,7 @@ def library(listener: str) -> Any:
 def acceptor(gssapi: Any, where: str, options: Mapping[str, str]) -> Callable[[], Context]:
     """Return a function that begins a security context with the principal and keytab in Krb5LoginModule's options.
 
-    Raises ConfigError whose text begins with `where`.
+    Raises ConfigError. Its text begins with `where`.
     """
     principal, key_table = options.get("principal"), options.get("keyTab")
     if options.get("useKeyTab", "").lower() != "true" or not principal or not key_table:

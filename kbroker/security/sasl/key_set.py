@@ -162,7 +162,7 @@ def _key(value: dict[str, Any]) -> Key | None:
     try:
         public = makers[kind](public_parts)
     except Exception as error:  # noqa: BLE001 - of one key; the others are still valid
-        log.warning("a key among those that tokens are signed by cannot be read: %s", type(error).__name__)
+        log.warning("one of the keys with which tokens are signed cannot be read: %s", type(error).__name__)
         return None
     return Key(
         key_id if isinstance(key_id, str) else None, kind, algorithm if isinstance(algorithm, str) else None, public

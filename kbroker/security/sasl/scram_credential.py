@@ -1,7 +1,7 @@
 """The stored form of a user's password for SCRAM (RFC 5802), which can check a password but does not contain it.
 
 Owns the computation and Kafka's stored text: salt=...,stored_key=...,server_key=...,iterations=4096, with the first
-three in base64. Owns also the place of this text in the configs of users, as in Kafka: /config/users/NAME contains
+three in base64. Also owns the place of this text in the configs of users, as in Kafka: /config/users/NAME contains
 mechanism = credential, where NAME is encoded. Never stores anything. Together with recorded traffic the text is as good
 as a password, so no log or response may contain it.
 """

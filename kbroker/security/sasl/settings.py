@@ -107,7 +107,7 @@ class ListenerSettings:
             # The parser's message may contain a part of a badly quoted password.
             raise ConfigError(f'{name} is not of the form CLASS required name="value" ...;') from None
         if len(modules) != 1:
-            raise ConfigError(f"{name} has {len(modules)} login modules, and not one")
+            raise ConfigError(f"{name} has {len(modules)} login modules instead of one")
         return modules[0]
 
 
@@ -340,7 +340,7 @@ def login_between_brokers(config: BrokerConfig) -> Login | None:
         name, password = options.get("username"), options.get("password")
         if not name or not password:
             where = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
-            raise ConfigError(f"{where} has no username, or no password, by which brokers log in to each other")
+            raise ConfigError(f"{where} has no username, or no password, with which brokers log in to each other")
         return name, password
 
     def begin() -> tuple[str, ClientMechanism]:

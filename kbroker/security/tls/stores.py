@@ -105,7 +105,9 @@ def _from_texts(settings: StoreSettings, key: str, certificates: str, name: str)
 def _certificates(text: str, name: str) -> tuple[bytes, ...]:
     found = tuple(each.data for each in _blocks(text, name) if each.is_certificate)
     if not found:
-        raise ConfigError(f"{name}: there is no certificate in it, which begins with -----BEGIN CERTIFICATE-----")
+        raise ConfigError(
+            f"{name}: there is no certificate in it; a certificate begins with -----BEGIN CERTIFICATE-----"
+        )
     return found
 
 
@@ -156,7 +158,7 @@ def _text(settings: StoreSettings, data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise ConfigError(f"{settings.names['location']}: {settings.location} is no text of PEM") from None
+        raise ConfigError(f"{settings.names['location']}: {settings.location} is not a PEM text") from None
 
 
 # --- JKS

@@ -55,7 +55,7 @@ class Table(Protocol):
         """Return the table's rows."""
 
     def append(self, frame: Any, note: str, stream: str, batch: int) -> None:
-        """Append rows, in one commit with the note."""
+        """Append rows and store the note, both in one commit."""
 
     def tidy(self, most: int) -> None:
         """Shorten the table's history by the table's own rules, if it has more than `most` commits."""
