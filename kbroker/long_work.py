@@ -63,7 +63,10 @@ def whole(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def step(work: Coroutine[Any, Any, object]) -> bool:
-    """Run work to its next turn; return whether it has ended. Only for work that awaits nothing but `turn`."""
+    """Run work until it next awaits `turn`, and return whether the work has ended.
+
+    The work must await nothing but `turn`.
+    """
     if getattr(work, "cr_frame", work) is None:
         return True
     try:
@@ -221,7 +224,7 @@ class ShortTurns:
             ShortTurns._held += 1
 
     def end(self) -> None:
-        """Stop holding the short interval."""
+        """Stop requiring the short interval."""
         with self._lock:
             if self._has_ended:
                 return
@@ -301,7 +304,7 @@ class FewAtOnce(Generic[_T]):
         try:
             return job.outcome()
         finally:
-            del job  # without this, an error refers to this frame, and the frame to the job: a cycle keeps memory
+            del job  # otherwise the error refers to this frame, and the frame to the job: this cycle would keep memory
 
     def _step(self) -> None:
         job = self._active[0]

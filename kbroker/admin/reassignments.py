@@ -131,9 +131,10 @@ def set_throttles(
     rate: int | None,
     directories_rate: int | None,
 ) -> None:
-    """Limit the bytes per second of a move: leaders on the current brokers send, followers on the new brokers fetch.
+    """Limit the bytes per second of a move.
 
-    Raises AdminError.
+    The limit applies to leaders on the current brokers, which send the records, and to followers on the new brokers,
+    which fetch them. Raises AdminError.
     """
     rates = {_RATE.format(role): rate for role in _ROLES} if rate is not None else {}
     if directories_rate is not None:

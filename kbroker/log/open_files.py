@@ -79,7 +79,10 @@ class OpenFiles:
         self._ring.pop(segment, None)
 
     def keep(self, segment: Holder) -> None:
-        """Count the files of a deleted segment that is still being read, until the reading ends; raise OSError."""
+        """Count the open files of a deleted segment until its readers end.
+
+        Raises OSError if too many such segments have readers.
+        """
         if len(self._kept) >= max(1, self.most // 4):
             raise OSError(errno.EMFILE, "too many deleted segments are being read")
         self._kept.add(segment)

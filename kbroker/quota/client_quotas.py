@@ -173,7 +173,7 @@ class MutationQuota:
         """Return whether a client may create or delete partitions, and the time in ms for which it must pause.
 
         If `strict`, the client must not create or delete partitions while the bucket owes tokens. Otherwise the client
-        always may, and must pause afterwards.
+        may always do this, and must pause afterwards.
         """
         limit = self.limits.of(user, client_id)
         if limit is None or math.isinf(limit.value):

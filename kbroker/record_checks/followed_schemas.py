@@ -37,10 +37,13 @@ IDLE_S: Final = 600.0
 _WAIT_MS: Final = 500
 """The milliseconds for which a fetch waits at the log's end."""
 _REACH_S: Final = 1.0
-"""The seconds for which a look waits for the copy before it requests the topic's end again."""
+"""The seconds for which `_look_once` waits for the copy before it requests the topic's end again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _BETWEEN_S: Final = 0.01
-"""The minimum time between two looks, in seconds, so that many bad records do not cause many requests."""
+"""The minimum time between two calls of `_look_once`, in seconds.
+
+Otherwise many bad records would cause many requests.
+"""
 _MOST_RECORD: Final = 128 << 20
 """The maximum size in bytes of a batch's records after decompression."""
 _AT_ONCE: Final = 4

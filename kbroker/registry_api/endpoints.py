@@ -182,7 +182,7 @@ async def _get_version(registry: Registry, request: Request) -> Any:
 
 
 async def _formatted(registry: Registry, request: Request, version: Version) -> dict[str, Any]:
-    """Return a version in the form, and with the tags, that the request specifies."""
+    """Return a version in the format that the request specifies, with the tags that the request names."""
     found = of_version(version, await registry.formatted(version, first(request, "format")))
     if first(request, "referenceFormat") == "qualified" and version.content.references:
         found["references"] = [

@@ -137,7 +137,7 @@ class SegmentObject:
             raise DamagedObjectError(f"{self._name} in {self._store.url}: {part.name} has another CRC32C than it says")
 
     async def whole(self, part: Part, *, deadline_s: float | None = None) -> bytes:
-        """Return a part, checked. Use `pieces` for the log."""
+        """Return a complete part after checking it. For the log, use `pieces` instead."""
         return b"".join([bytes(piece) async for piece in self.pieces(part, deadline_s=deadline_s)])
 
 

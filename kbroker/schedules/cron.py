@@ -173,11 +173,11 @@ def _zone(name: str) -> ZoneInfo | None:
     if name == "UTC":
         return None
     if not _ZONE.fullmatch(name) or name.startswith(_NO_ZONES):
-        raise ZoneFault(f"is no time zone of IANA: {shown(name)}. Use a name as Europe/Berlin")
+        raise ZoneFault(f"is no time zone of IANA: {shown(name)}. Use a name like Europe/Rome")
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):  # the name belongs to no file, or to a file of another kind
-        raise ZoneFault(f"is no time zone that this system knows: {shown(name)}. Use a name as Europe/Berlin") from None
+        raise ZoneFault(f"is no time zone that this system knows: {shown(name)}. Use a name like Europe/Rome") from None
 
 
 def _is_legal(parts: list[str]) -> bool:

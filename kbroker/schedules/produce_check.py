@@ -49,7 +49,7 @@ _SMALL: Final = 64 << 10
 _LEAST_UNPACKED, _UNPACKED_TIMES, _MOST_UNPACKED = 16 << 20, 16, 64 << 20
 """A batch may decompress to this multiple of the largest message, within these bounds in bytes."""
 _RECORD_WORK, _WORK = 8, 256
-"""The work for a record besides its headers, and the work of one slice (about 0.7 ms), as numbers of headers."""
+"""Two amounts of work, counted in headers: of a record besides its headers, and of one slice (about 0.7 ms)."""
 _SIZE_SHIFT: Final = 14
 """The shift that converts the size of a record to work, because the names of its headers are decoded."""
 _LONG: Final = 512
@@ -340,7 +340,7 @@ def _headers(data: memoryview, position: int, count: int) -> Headers:
 
 
 def _content(data: memoryview, position: int, size: int) -> bytes | None:
-    """Return a field. Of a long field, only its size is needed."""
+    """Return a field's content. The content of a long field is not copied, because only its size is needed."""
     if size < 0:
         return None
     content = data[position : position + size]

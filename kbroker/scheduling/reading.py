@@ -100,7 +100,7 @@ async def read_events(
 
 
 def _moved(at: Positions, offset: int, header: BatchHeader) -> Positions:
-    """Return the positions after the records before an offset, which is in a batch or at its end."""
+    """Return the positions after all records before `offset`. The offset is in the batch or at the batch's end."""
     if offset > at.marks_to:
         at = at._replace(marks_to=offset, epoch=header.leader_epoch)
     return at._replace(records_to=offset)

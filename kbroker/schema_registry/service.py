@@ -50,7 +50,10 @@ class Settled(NamedTuple):
     decisions: int
     """The number of decisions that have begun so far."""
     end: int
-    """The end offset of the state's records. Records of other writers increase it without a decision."""
+    """The end offset of the records in the state.
+
+    If another writer appends records, the offset grows without a decision here.
+    """
 
 
 class _Failed(NamedTuple):
@@ -72,8 +75,8 @@ class RegistryService(CoordinatorService[RegistryShard]):
 
     `create` creates the topic if it is missing, and raises RegistryError if the existing topic cannot keep schemas.
 
-    If it is not `alone`, it refuses a request immediately while another broker may lead, so that the caller can ask
-    that broker.
+    If the service is not `alone`, it refuses a request immediately while another broker may lead, so that the caller
+    can send the request to that broker.
     """
 
     def __init__(
@@ -180,7 +183,7 @@ class OnItsLoop(Protocol):
     def settled(self) -> Settled | None:
         """Return the state and its progress if the state contains only safe records. Any thread may call this method.
 
-        Return None if a question has to wait, or may have to wait.
+        Return None if questions have to wait now, or might have to wait.
         """
 
     async def ask(self, question: Callable[[State], T]) -> T:

@@ -32,7 +32,10 @@ def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:
 
 
 def error_code(given: object) -> ErrorCode:
-    """Return an error from its code, name or number. Raises ValueError if it is unknown, TypeError for another type."""
+    """Return an error from its code, name or number.
+
+    Raises ValueError for an unknown error, TypeError for another type.
+    """
     if isinstance(given, str):
         known = ErrorCode.__members__.keys() - {"NONE"}
         if given not in known:

@@ -89,7 +89,7 @@ class Source:
     # -- where matches may be
 
     async def next_possible(self, wanted: Filter, offset: int, bound: int, has_time: Callable[[], bool]) -> Possible:
-        """Return the first part from `offset` on that may have a match.
+        """Return the first part of the log, at or after `offset`, that may have a match.
 
         Without an index, the part begins at `offset`. Raises OSError.
         """

@@ -78,7 +78,7 @@ class Source:
         return b"\n".join(lines).decode()
 
     def places(self, path: Path) -> list[Place]:
-        """Return the places of a path, in the text's order."""
+        """Return the places in the text that have this path, in the order of the text."""
         return sorted(set(self._places.get(path, ())))
 
     def statements(self, path: Path) -> list[str]:

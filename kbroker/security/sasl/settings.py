@@ -107,7 +107,7 @@ class ListenerSettings:
             # The parser's message may contain a part of a badly quoted password.
             raise ConfigError(f'{name} is not of the form CLASS required name="value" ...;') from None
         if len(modules) != 1:
-            raise ConfigError(f"{name} has {len(modules)} login modules, and not one")
+            raise ConfigError(f"{name} has {len(modules)} login modules; it must have exactly one")
         return modules[0]
 
 
@@ -245,7 +245,7 @@ def _gssapi(settings: ListenerSettings, mechanism: str) -> Begin:
     if not names:
         raise ConfigError(f"{_SERVICE_NAME} is missing: listener {settings.listener} offers {mechanism}")
     if names != {kerberos_names.service_of(options["principal"])}:
-        raise ConfigError(f"{_SERVICE_NAME}, and serviceName and principal of {where}, name several services")
+        raise ConfigError(f"{_SERVICE_NAME} and {where} (serviceName, principal) contain different service names")
     rules = settings.value(kerberos_names.KEY, mechanism)
     try:
         namer = kerberos_names.PrincipalNamer(rules if isinstance(rules, tuple) else (), kerberos.default_realm())

@@ -231,9 +231,9 @@ def test_rules_are_those_of_the_listener(library, keys):
         ('keyTab="{keys}" principal="kafka/x@EXAMPLE.COM"', {}, "has to have useKeyTab=true"),
         ('useKeyTab=true keyTab="/not/there" principal="kafka/x@EXAMPLE.COM"', {}, "No such file"),
         ('useKeyTab=true keyTab="{keys}" principal="nobody/x@EXAMPLE.COM"', {}, "No key table entry found for nobody"),
-        ('useKeyTab=true keyTab="{keys}" principal="http/x@EXAMPLE.COM"', {}, "name several services"),
-        ('useKeyTab=true keyTab="{keys}" principal="kafka/x@E" serviceName="http"', {}, "name several services"),
-        ('useKeyTab=true keyTab="{keys}" principal="kafka/x@E@F"', {}, "name several services"),
+        ('useKeyTab=true keyTab="{keys}" principal="http/x@EXAMPLE.COM"', {}, "different service names"),
+        ('useKeyTab=true keyTab="{keys}" principal="kafka/x@E" serviceName="http"', {}, "different service names"),
+        ('useKeyTab=true keyTab="{keys}" principal="kafka/x@E@F"', {}, "different service names"),
         (
             'useKeyTab=true keyTab="{keys}" principal="kafka/x@EXAMPLE.COM"',
             {"sasl_kerberos_service_name": ""},
