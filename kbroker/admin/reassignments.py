@@ -50,7 +50,7 @@ def parse_moves(data: bytes) -> Moves:
             if key in moves.replicas:
                 raise WrongInput(f"the file names {key[0]}-{key[1]} twice")
             if not replicas or len(set(replicas)) < len(replicas) or len(directories) != len(replicas):
-                raise WrongInput(f"replicas of {key[0]}-{key[1]} are different broker ids, and log_dirs as many")
+                raise WrongInput(f"replicas of {key[0]}-{key[1]} must be different broker ids, with as many log_dirs")
             moves.replicas[key] = replicas
             there = zip(replicas, directories, strict=True)
             moves.directories.update({(*key, broker): path for broker, path in there if path != _ANY})

@@ -274,7 +274,7 @@ class _Findings:
         """Whether the base timestamp is the first record's timestamp, as in every batch that this broker builds."""
 
     def take(self, found: Slice, *, judge: bool) -> None:
-        """Add the next records; with `judge`, record their errors."""
+        """Add the next records. With `judge`, also note the errors of these records."""
         header = self._header
         smallest, largest = self._times(found)
         if not self._seen:

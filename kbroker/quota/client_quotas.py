@@ -148,7 +148,7 @@ class RateQuota:
         return limit.value * (self._window.samples - 1) * self._window.sample_ms / 1000
 
     def used(self, now_ms: float, most: int) -> Iterator[Used]:
-        """Yield at most this many limits: the most recently used ones."""
+        """Yield the most recently used limits, at most `most` of them."""
         for bucket, sensor in self._sensors.latest(most):
             limit = self.limits.of_bucket(bucket)
             if limit is not None:
@@ -189,7 +189,7 @@ class MutationQuota:
         return True, bucket.owed_ms(limit.value, now_ms)
 
     def used(self, now_ms: float, most: int) -> Iterator[Used]:
-        """Yield at most this many limits: the most recently used ones."""
+        """Yield the most recently used limits, at most `most` of them."""
         for bucket, tokens in self._sensors.latest(most):
             limit = self.limits.of_bucket(bucket)
             if limit is not None and not math.isinf(limit):

@@ -239,7 +239,7 @@ async def _by_id(registry: Registry, request: Request) -> Any:
 
 
 async def _version_of_id(registry: Registry, request: Request) -> Version:
-    """Return a version that has an id, from a subject that the client may read."""
+    """Return a version with the requested schema id. The version is of a subject that the client may read."""
     version = await registry.by_id(number(request.path_params["id"], "id"), _subject(request))
     access = _access(request)
     if access.may(Operation.READ, version.subject):

@@ -192,7 +192,7 @@ def _partition(text: str) -> int:
         number = int(text)
         if number <= _MOST_PARTITION:
             return number
-    raise ScheduleError(f"{PARTITION} is no number of a partition: {shown(text)}")
+    raise ScheduleError(f"{PARTITION} is not the number of a partition: {shown(text)}")
 
 
 def fired_headers(

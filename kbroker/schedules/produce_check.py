@@ -261,8 +261,8 @@ class _Verdicts:
     def refuse(self) -> None:
         """Raise AppendError if a record is bad.
 
-        If all bad records are too large, the code is that for too large records. A missing right on a target has no
-        code of its own, because clients would relate TOPIC_AUTHORIZATION_FAILED to the topic to which they produce.
+        If all bad records are too large, the error code is MESSAGE_TOO_LARGE. A missing right on a target has no code
+        of its own, because clients would relate TOPIC_AUTHORIZATION_FAILED to the topic to which they produce.
         """
         if not self._count:
             return

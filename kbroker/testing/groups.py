@@ -251,7 +251,7 @@ class Group(Changeable):
         """Delete the committed offsets of topics, given as "orders" or "orders:0,1". Raises MissingError, ApiError."""
         topics = [topic, *more]
         if not all(isinstance(each, str) for each in topics):
-            raise TypeError(f"a topic is a str, as 'orders' or 'orders:0,1', not {topics!r}")
+            raise TypeError(f"a topic is a str like 'orders' or 'orders:0,1', not {topics!r}")
         self.change(GROUP_DELETE_OFFSETS, topic=topics)
 
 

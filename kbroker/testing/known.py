@@ -42,7 +42,7 @@ def error_code(given: object) -> ErrorCode:
             raise ValueError(unknown("error", given, known))
         return ErrorCode[given]
     if not isinstance(given, int) or isinstance(given, bool):
-        raise TypeError(f'an error is an ErrorCode, or its name as "NOT_LEADER_OR_FOLLOWER", not {given!r}')
+        raise TypeError(f'an error is an ErrorCode, or its name, like "NOT_LEADER_OR_FOLLOWER", not {given!r}')
     if given == ErrorCode.NONE:
         raise ValueError("NONE is no error: a request that is to be answered normally needs no fault")
     try:

@@ -99,7 +99,7 @@ class LogDirectory:
         self.cluster_id = cluster_id or ""
         self.directory_id = ""
         self.was_clean = False
-        """Whether the directory had been closed cleanly when it was opened."""
+        """Whether the directory was closed cleanly before this process opened it."""
         self.failure = ""
         """The reason for which the directory is offline; empty while the directory is in use."""
         self.on_failure: Callable[[LogDirectory], None] = lambda _manager: None

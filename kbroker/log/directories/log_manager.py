@@ -506,7 +506,7 @@ def _make_all(job: Sequence[tuple[str, NewPartition]], stopped: threading.Event)
     for directory, new in job:
         if stopped.is_set():
             break
-        # The later creation of the log raises the same error.
+        # If this fails, the later creation of the log raises the same error.
         with contextlib.suppress(OSError, ValueError):
             made = make_ahead(directory, new)
             if made is not None:

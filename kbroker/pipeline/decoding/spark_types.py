@@ -120,7 +120,7 @@ def rescaled(unscaled: int, before: int, scale: int) -> int:
         return unscaled * power_of_ten(scale - before)
     found, rest = divmod(unscaled, power_of_ten(before - scale))
     if rest:
-        raise InvalidValue(f"a decimal has more than {scale} digits behind the point")
+        raise InvalidValue(f"a decimal has more than {scale} digits after the point")
     return found
 
 
