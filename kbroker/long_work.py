@@ -144,7 +144,7 @@ def _sliced(
 
 
 async def awaited(answer: _T | Awaitable[_T]) -> _T:
-    """Return an answer, after waiting for it if it is an awaitable."""
+    """Return an answer. If the answer is an awaitable, wait for its result first."""
     if hasattr(answer, "__await__"):
         return await cast("Awaitable[_T]", answer)
     return answer

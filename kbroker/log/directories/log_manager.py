@@ -3,9 +3,9 @@
 Owns placement (fewest partitions first), the handling of a failed directory, and moves between directories. Never opens
 a segment: each directory's `LogDirectory` opens its own segments.
 
-A directory that cannot be opened, or that fails later, goes offline with its partitions, and the others continue to
-serve (KIP-112). Two failures are fatal: the failure of all directories, and, on a single node, the failure of the
-directory with the metadata.
+A directory that cannot be opened, or that fails later, goes offline with its partitions, and the other directories
+continue to serve (KIP-112). Two failures are fatal: the failure of all directories, and, on a single node, the failure
+of the directory with the metadata.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Owns the stream, and a batch's changes to the state (checkpointed_state.py) and to the outputs (outputs.py).
 
 The state consists of the events that can still matter, and the numbers so far. A batch is a range of offsets, which
-Spark writes to its checkpoint before it reads them. A batch is counted when its state is committed. A repeated batch is
-only published again, which changes nothing. Spark's own session windows are not used: they would drop events that are
-late by Spark's watermark, which depends on the batches. Here lateness depends only on the records (rules.py).
+Spark writes to its checkpoint before it reads the records. A batch is counted when its state is committed. A repeated
+batch is only published again, which changes nothing. Spark's own session windows are not used: they would drop events
+that are late by Spark's watermark, which depends on the batches. Here lateness depends only on the records (rules.py).
 
 An event can matter until the slowest partition's clock is later than the event by `gap` plus `lateness`. The stream
 sets the clock of an idle partition that has been read to its end, if this clock is behind the fastest clock by more

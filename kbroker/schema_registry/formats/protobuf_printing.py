@@ -106,8 +106,8 @@ def printed(
 ) -> str:
     """Return a file descriptor as text.
 
-    `extensions` are the full names of all known extensions, for the names of options. If there is no text, `classes`
-    returns the class of options that knows the extensions, by the class's full name.
+    `extensions` are the full names of all known extensions, for the names of options. If there is no text, `classes` is
+    needed: it takes the full name of a class of options, and returns the class that knows the extensions.
     """
     return _Printer(file, text, Options(file.package, frozenset(extensions) if normalize else None, classes)).file()
 
