@@ -142,7 +142,7 @@ async def _fetch(
         return answers
     if request.share_acquire_mode not in _ACQUIRE_MODES:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-    # this order makes each partition the first from time to time
+    # with this order, each partition is the first one from time to time
     begin = max(request.share_session_epoch, 0) % len(wanted)
     attempt = ShareFetchAttempt(ctx, share, request, session, wanted[begin:] + wanted[:begin])
     await attempt.run()

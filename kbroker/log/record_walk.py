@@ -31,7 +31,7 @@ _AHEAD: Final = _LARGE + 64
 _NUMBER: Final = 10  # the maximum size of a number in bytes
 _MOST: Final = 512  # the number of records of a slice that are read one by one, in some hundred us
 _MOST_ALIKE: Final = 4096  # the number of records of a slice that are compared together
-_FIRST_READ: Final = 32  # the number of records to read one by one before the next search for alike records
+_FIRST_READ: Final = 32  # the number of records to read one by one before the next search for records that are alike
 _HEADERS: Final = 512  # the number of headers of a large record that are read in one step
 _HEADER_BYTES: Final = 8192  # the number of bytes of small records' headers that are read in one step
 

@@ -75,7 +75,10 @@ async def _wanted(request: Request, found: Json) -> SchemaRequest:
 
 
 def _prefix(request: Request, default: str) -> str:
-    """Return a prefix of subjects; within /contexts/C the prefix is in that context."""
+    """Return the prefix of subject names in a request.
+
+    For a path below /contexts/C, the prefix includes the context C.
+    """
     context = request.scope["context"]
     if context is None:
         return first(request, "subjectPrefix", default)

@@ -244,7 +244,7 @@ def take_record(record: Record, target: str, context: Context, events: list[Even
 
 
 def lane_of(schedule: Schedule, partitions: Callable[[str], int]) -> Lane:
-    """Return the lane of a schedule, by the present number of its target's partitions."""
+    """Return the lane of a schedule, which depends on the current number of partitions of the schedule's target."""
     if schedule.partition is not None:
         return Lane(schedule.topic, schedule.partition)
     count = partitions(schedule.topic) if schedule.key is not None else 0

@@ -65,7 +65,7 @@ class Key(NamedTuple):
 
 
 class Surroundings(Protocol):
-    """The attributes and methods that a share partition in use needs of the table of share partitions."""
+    """The attributes and methods of the table of share partitions that a share partition in use needs."""
 
     persister: Persister
     dead_letters: DeadLetters

@@ -228,7 +228,7 @@ class Runs:
         self.replace(begin, end, joined)
 
     def drop_below(self, offset: int) -> None:
-        """Forget the runs before an offset, which may be after all runs."""
+        """Forget the runs before an offset. The offset may be after all runs."""
         self.start = offset
         if offset >= self.end:
             self.end = offset

@@ -238,7 +238,7 @@ class Group(Changeable):
         return sum(max(0, each) for each in lags.values())
 
     def _without_done(self, lags: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the lags of a share group's partitions. Records after the start offset that are done do not count."""
+        """Return the lags of a share group's partitions. Done records after the start offset do not count."""
         stored = {place: each.lag for place, each in self._share_offsets().items() if each.lag >= 0}
         done = {(each.topic, each.partition): each.done for each in self._asking.shares_in_use(self.id)}
         return {place: lag - done[place] if place in done else stored.get(place, lag) for place, lag in lags.items()}

@@ -346,7 +346,10 @@ class LogManager:
 
     @property
     def departing(self) -> bool:
-        """Whether a deleted partition's directory may still have its name; True while any directory is offline."""
+        """Whether a deleted partition's directory may still have its name.
+
+        Always true while a log directory is offline.
+        """
         return self.some_offline or any(manager.departing for manager in self.managers)
 
     def sync_by_threads(self) -> list[Future[None]]:

@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
     name: str
     is_given_up: bool
-    """Whether the header has too many values; then the index does not describe it."""
+    """Whether the header has too many values. The index does not describe such a header."""
     everywhere: bytes
     """The blocks whose values are not known, as a bitmap."""
     values: dict[int, array[int] | bytearray]
