@@ -30,7 +30,7 @@ from kbroker.share_partition.sessions import FINAL_EPOCH, INITIAL_EPOCH, Partiti
 _FIRST_RENEW_VERSION: Final = 2
 _ACQUIRE_MODES: Final = (0, 1)
 _BYTES_ALWAYS, _BYTES_OF_PARTITION, _BYTES_OF_ACQUIRED = 20, 50, 19
-"""The bytes besides the records: of each response, of each partition in it, and of each range of acquired records."""
+"""The sizes in bytes of a response without records, of each partition in it, and of each range of acquired records."""
 
 
 def _on_error(_request: ShareFetchRequest, code: int, _message: str | None) -> ShareFetchResponse:

@@ -51,7 +51,7 @@ class Copies(NamedTuple):
 async def copied(records: PartitionLog, offsets: Sequence[int], largest: int, together: int) -> Copies:
     """Return the keys and values of the records at `offsets`, which increase.
 
-    The first record is always read, and further records only up to `together` bytes. A record that has more than
+    At least one record is read. Further records are read only up to `together` bytes. A record that has more than
     `largest` bytes or is not in the log is omitted. An unreadable record is also omitted, and this is logged: a dead
     letter contains the offset.
     """
