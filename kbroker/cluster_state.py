@@ -102,7 +102,8 @@ def derived_views(
 ) -> Views:  # fmt: skip
     """Derive the views among changed topics, and the views of changed sources; return all views by their sources.
 
-    `topics` and `names` (by id) already contain the changed topics. This function changes both in place.
+    `topics` and `names` (by id) already contain the changed topics. This function also updates `topics` and `names` in
+    place.
     """
     affected: dict[str, None] = {}
     for name in changed:

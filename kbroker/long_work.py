@@ -66,7 +66,10 @@ def whole(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def step(work: Coroutine[Any, Any, object]) -> bool:
-    """Run work to its next turn; return whether it has ended. Only for work that awaits nothing but `turn`."""
+    """Run work until it next awaits `turn`, and return whether the work has ended.
+
+    The work must await nothing but `turn`.
+    """
     if getattr(work, "cr_frame", work) is None:
         return True
     try:
@@ -144,7 +147,7 @@ def _sliced(
 
 
 async def awaited(answer: _T | Awaitable[_T]) -> _T:
-    """Return an answer, after waiting for it if it is an awaitable."""
+    """Return an answer. If the answer is an awaitable, wait for its result first."""
     if hasattr(answer, "__await__"):
         return await cast("Awaitable[_T]", answer)
     return answer
@@ -224,7 +227,7 @@ class ShortTurns:
             ShortTurns._held += 1
 
     def end(self) -> None:
-        """Stop holding the short interval."""
+        """Stop requiring the short interval."""
         with self._lock:
             if self._has_ended:
                 return
@@ -304,7 +307,7 @@ class FewAtOnce(Generic[_T]):
         try:
             return job.outcome()
         finally:
-            del job  # without this, an error refers to this frame, and the frame to the job: a cycle keeps memory
+            del job  # otherwise the error refers to this frame, and the frame to the job: this cycle would keep memory
 
     def _step(self) -> None:
         job = self._active[0]

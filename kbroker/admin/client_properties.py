@@ -52,10 +52,10 @@ def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str
 
 
 def resolved(texts: Texts, what: str, warn: Warn) -> dict[str, str]:
-    """Return a file's settings.
+    """Return a file's settings, with resolved variables.
 
-    The config providers that the file configures resolve the variables in them. Raises AdminError; its text begins with
-    `what`, a name for the file.
+    The file itself configures the config providers for its variables. Raises AdminError; its text begins with `what`, a
+    name for the file.
     """
     try:
         providers = Providers(texts.get(PROVIDERS, ""), texts)

@@ -269,7 +269,7 @@ def causes_of(letters: Iterable[DeadLetter], replayed: Mapping[int, int]) -> lis
 
 
 def strangers_of(causes: list[Cause]) -> int:
-    """Count the records without an origin: records that are no dead letters, or whose connector writes no headers."""
+    """Count the records without an origin. They are no dead letters, or their connector writes no headers."""
     return sum(each.count for each in causes if each.topic is None and each.message != _OTHERS)
 
 

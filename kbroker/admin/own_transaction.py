@@ -24,7 +24,7 @@ BATCH: Final = 16 * 1024
 
 @contextmanager
 def transactional_producer(connection: Connection, name: str, batch_size: int = BATCH) -> Iterator[Any]:
-    """Open the producer of the transactional id `name`; raise AdminError."""
+    """Open the producer of the transactional id `name`. Raises AdminError."""
     producer = connection.producer(
         transactional_id=name,
         acks=-1,

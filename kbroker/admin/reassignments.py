@@ -50,7 +50,7 @@ def parse_moves(data: bytes) -> Moves:
             if key in moves.replicas:
                 raise WrongInput(f"the file names {key[0]}-{key[1]} twice")
             if not replicas or len(set(replicas)) < len(replicas) or len(directories) != len(replicas):
-                raise WrongInput(f"replicas of {key[0]}-{key[1]} are different broker ids, and log_dirs as many")
+                raise WrongInput(f"replicas of {key[0]}-{key[1]} must be different broker ids, with as many log_dirs")
             moves.replicas[key] = replicas
             there = zip(replicas, directories, strict=True)
             moves.directories.update({(*key, broker): path for broker, path in there if path != _ANY})
@@ -131,9 +131,10 @@ def set_throttles(
     rate: int | None,
     directories_rate: int | None,
 ) -> None:
-    """Limit the bytes per second of a move: leaders on the current brokers send, followers on the new brokers fetch.
+    """Limit the bytes per second of a move.
 
-    Raises AdminError.
+    The limit applies to leaders on the current brokers, which send the records, and to followers on the new brokers,
+    which fetch them. Raises AdminError.
     """
     rates = {_RATE.format(role): rate for role in _ROLES} if rate is not None else {}
     if directories_rate is not None:

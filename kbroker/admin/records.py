@@ -159,7 +159,7 @@ def write_record(
     headers: Sequence[tuple[str, bytes]] = (),
     partition: int | None = None,
 ) -> tuple[int, int]:
-    """Write a record with acks from all in-sync replicas; return its partition and offset; raises AdminError."""
+    """Write a record with acks from all in-sync replicas. Return its partition and offset. Raises AdminError."""
     producer: Any = connection.producer(acks=-1, linger_ms=0, value_serializer=AsItIs(), max_block_ms=5_000)
     try:
         known = producer.partitions_for(topic)

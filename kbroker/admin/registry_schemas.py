@@ -151,7 +151,7 @@ class RegistrySchemas:
             if name in found or at in within:
                 continue
             if len(within) >= _MOST_REFERENCES:
-                raise Unusable(f"a schema refers to more than {_MOST_REFERENCES:,} others")
+                raise Unusable(f"a schema refers to more than {_MOST_REFERENCES:,} other schemas")
             within.add(at)
             inner = self.registry.ask("GET", "subjects", at[0], "versions", at[1], deleted=True)
             self._add_references(inner, found, within)

@@ -42,7 +42,7 @@ _AFTER_A_REFUSAL: Final = 512 * 1024
 It is larger than before, because each refusal shows only the bad records of one batch.
 """
 MOST_ROWS: Final = 10_000
-"""The maximum number of rows in a preview; dead letters of further rows are counted together."""
+"""The maximum number of rows in a preview. The dead letters beyond these rows are counted together."""
 _OTHERS: Final = "(others)"
 
 
@@ -408,8 +408,9 @@ def purges(
 ) -> list[Purge]:
     """Return the dead letters that a purge deletes in each partition: all of them, or those before an offset.
 
-    `before` is one offset, or has an offset for each partition (of a mark or a preview). Raises AdminError. Without an
-    offset for each partition, every partition must begin with a dead letter; otherwise this raises AdminError.
+    `before` is one offset for all partitions, or a mapping with an offset for each partition (from a mark or a
+    preview). Without such a mapping, every partition must begin with a dead letter. Raises AdminError, also if a
+    partition begins with another record.
     """
     found = []
     letters = Letters(admin, topic, partitions)

@@ -51,7 +51,7 @@ def parse_delay(text: str) -> int:
 
 
 def tier_name(topic: str, delay: str, naming: str) -> str:
-    """Return the name of the tier of a topic with a delay such as 5s."""
+    """Return the name of a topic's tier. `delay` is the tier's delay, such as 5s."""
     return f"{topic}-retry-{delay.strip() if naming == 'delay' else parse_delay(delay)}"
 
 

@@ -354,7 +354,7 @@ class KafkaStore:
                 self._current = None
 
     async def _make(self, change: _Change) -> None:
-        """Try a change until it has a reply, or until nobody waits for it any more."""
+        """Try a change until a reply arrives, or until no caller waits for the reply any more."""
         loop = asyncio.get_running_loop()
         self._current = change
         pause = _FIRST_PAUSE_S

@@ -224,7 +224,7 @@ class DeadLetterWriter:
     async def _batch(self, group: str, partition: Partition, left: Sequence[_One], most: int) -> tuple[memoryview, int]:
         """Return a batch of the first dead letters, and their number.
 
-        The batch has at most `most` bytes, unless a single dead letter without its copy is larger.
+        The batch has at most `most` bytes. Only a single dead letter may be larger; it then has no copy of its record.
         """
         copies = Copies({}, left[-1].offset + 1)
         if _is_true(self._metadata.state.group_configs.get(group, {}), COPIES):

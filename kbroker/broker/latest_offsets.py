@@ -58,8 +58,8 @@ class LatestOffsets:
     async def of(self, topic: str, indexes: Iterable[int]) -> dict[int, LatestOffset]:
         """Return the latest offset of each of a topic's partitions. For a view, return the latest offset of its source.
 
-        A share group archives the source's records that do not match the view, so they do not count as lag after their
-        check.
+        A share group archives the source's records that do not match the view. After the group has checked these
+        records, they do not count as lag.
         """
         found = await self.of_all((topic, index) for index in indexes)
         return {index: latest for (_, index), latest in found.items()}

@@ -139,7 +139,7 @@ class Membership:
         if session is Session.UNREACHABLE:
             log.warning("ZooKeeper is not reachable")
         if session is Session.EXPIRED:
-            log.warning("the session on ZooKeeper has expired; this broker registers again once there is another")
+            log.warning("the session on ZooKeeper has expired; this broker registers again in a new session")
             self._controller.expired()
         if session is Session.LIVE and self._tree.session_id != self._session and self._renewing is None:
             self._session = self._tree.session_id

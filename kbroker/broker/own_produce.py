@@ -85,7 +85,7 @@ class ProduceHere:
         return _committed(leader, info.last_offset + 1)
 
     async def _append(self, leader: Partition, batch: memoryview) -> AppendInfo:
-        """Append a batch. Open it in slices if this takes long."""
+        """Append a batch. If the batch takes long to open, open it in slices."""
         opened = None
         while True:
             try:

@@ -48,7 +48,7 @@ class ShareSettings:
                 number("group.share.max.partition.max.record.locks"),
             ),
         }
-        """The broker's own setting, and the bounds of a group's setting, by the group's config key."""
+        """By a group's config key: the broker's setting, and the minimum and the maximum of the group's setting."""
         self._known: dict[str, Limits] = {}
         self._known_of: ClusterState | None = None
 

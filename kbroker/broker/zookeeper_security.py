@@ -171,7 +171,7 @@ def _choose_ciphers(config: BrokerConfig, context: ssl.SSLContext, versions: lis
     if not wanted:
         return
     if ssl.TLSVersion.TLSv1_3 in versions:
-        raise ConfigError(f"{key} can only be chosen for TLSv1.2; those of TLSv1.3 are the system's choice")
+        raise ConfigError(f"{key} can only be set for TLSv1.2; the system chooses the cipher suites of TLSv1.3")
     with contextlib.suppress(ssl.SSLError):  # none of the ciphers is available
         context.set_ciphers(":".join(map(openssl_name, wanted)))
     chosen = {each["name"] for each in context.get_ciphers()}

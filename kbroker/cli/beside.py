@@ -350,7 +350,7 @@ def traces_place(url: str | None, ratio: float) -> TracesPlace | None:
     if url is None:
         return None
     if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
-        raise ConfigError(f"--traces takes a URL, as http://127.0.0.1:4318, not {url!r}")
+        raise ConfigError(f"--traces takes a URL such as http://127.0.0.1:4318, not {url!r}")
     try:
         missing = next((each for each in _OF_TRACES if find_spec(each) is None), None)
     except ImportError as error:  # even the parent package of this module is missing

@@ -155,8 +155,9 @@ def command(
 ) -> None:
     """Print the records of topics, from now on, or from --offset or --from-beginning.
 
-    EXPR is a row of tags (A || B: the header tag), or a condition: header.region = 'EU' AND value.amount > 100. Fields
-    are header.NAME, key, value, value.NAME, timestamp, offset and partition; docs/filters.md describes the language.
+    EXPR is either tags (A || B, compared with the header tag), or a condition such as header.region = 'EU' AND
+    value.amount > 100. Fields are header.NAME, key, value, value.NAME, timestamp, offset and partition; docs/filters.md
+    describes the language.
 
     A share group itself decides where it begins, according to the group's config share.auto.offset.reset.
     """

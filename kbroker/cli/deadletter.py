@@ -255,7 +255,7 @@ def replay(
 
 
 def _report_end(*, execute: bool, nothing: str | None) -> None:
-    """Report that nothing was done: there is nothing to do, or --execute is missing."""
+    """Report that nothing was done, because there is nothing to do or --execute is missing."""
     if nothing is not None or not execute:
         click.echo(nothing or _NOT_YET, err=True)
 

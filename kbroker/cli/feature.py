@@ -67,7 +67,7 @@ def _parsed(texts: tuple[str, ...]) -> dict[str, int]:
     for text in texts:
         name, _, level = text.partition("=")
         if not name or not (level.isascii() and level.isdecimal()) or int(level) > 32_767:
-            raise click.UsageError(f"FEATURE=LEVEL, as group.version=1, not {text!r}")
+            raise click.UsageError(f"FEATURE=LEVEL, for example group.version=1, not {text!r}")
         found[name] = int(level)
     return found
 

@@ -43,9 +43,10 @@ def outages_reported(
 ) -> Iterator[None]:
     """Check the brokers in a thread within the `with` block, and report outages.
 
-    `waiting()` is whether the verb waits: a check begins only then, or during an outage. `unreachable()` returns the
-    reason why no broker answers, or None. A check opens a connection and closes it immediately: every three seconds,
-    and every second during an outage. If `gives_up` returns true for the reason, no further check follows.
+    `waiting()` returns whether the command waits. Checks are made only while the command waits, and during an outage.
+    `unreachable()` returns the reason why no broker answers, or None. A check opens a connection and closes it
+    immediately: every three seconds, and every second during an outage. If `gives_up` returns true for the reason, no
+    further check follows.
     """
     over, printing = threading.Event(), threading.Lock()
 

@@ -59,7 +59,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """The form HEADERS delimiter KEY separator VALUE; headers and key may be missing."""
+    """The form of a line: HEADERS delimiter KEY separator VALUE. Headers and key may be missing."""
 
     key_separator: bytes | None = None
     headers_delimiter: bytes | None = None

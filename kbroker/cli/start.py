@@ -319,7 +319,7 @@ async def _unless_stopped(starting: Coroutine[Any, Any, Node], stop: asyncio.Eve
     try:
         return await start
     except asyncio.CancelledError:
-        logging.getLogger("kbroker").info("stopped while reading the logs; the next start begins with that again")
+        logging.getLogger("kbroker").info("stopped while reading the logs; the next start reads them again")
         return None
 
 

@@ -167,7 +167,7 @@ def describe(
 ) -> None:
     """Describe topics: partitions with their offsets, and the configs that are set; without names, all topics."""
     if sum([bool(names), pattern is not None, bool(ids)]) > 1:
-        raise click.UsageError("give names, --pattern or --topic-id, one of them")
+        raise click.UsageError("give exactly one of names, --pattern and --topic-id")
     wanted = [each for each in AILMENTS if ailments[each]]
     matches = whole_match(pattern)
     with connection.admin() as admin:
@@ -363,7 +363,7 @@ def elect(
 ) -> None:
     """Make the first replica of each partition the leader again; without names, for all topics."""
     if unclean and not names and json_file is None:
-        raise click.UsageError("--unclean takes the topics by name")
+        raise click.UsageError("--unclean needs the names of the topics")
     if json_file is not None and (names or partitions):
         raise click.UsageError("--json-file names the partitions: not with names or --partition")
     if partitions and not names:

@@ -15,7 +15,7 @@ from kbroker.config.values import per_ip_overrides
 # This is the pattern of Kafka's Utils.validHostPattern.
 _HOST: Final = re.compile(r"([0-9a-zA-Z\-%._:]*)")
 _AS_RETENTION: Final = -2
-"""The value of local.retention.ms and local.retention.bytes that means the topic's retention."""
+"""The value with which local.retention.ms or local.retention.bytes is the same as the topic's retention."""
 _BOUNDED: Final = ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms")
 _STREAMS: Final = (
     ("group.streams.num.standby.replicas", "less", "group.streams.max.standby.replicas"),

@@ -1,9 +1,9 @@
 """The config changes that a running broker accepts, for itself or for all brokers of the cluster.
 
-Decides which keys are read-only, per-broker or per-listener. Owns the limits on changes of a number of threads, the
-limits of local retention with tiered storage, and the check that a login module can be parsed. All messages except
-those of this check are Kafka's. between_keys.py owns the rules between keys. Never stores: an invalid change raises
-InvalidConfig.
+Decides which keys are read-only, per-broker or per-listener. Owns the limits for changes of a thread count, the limits
+of local retention with tiered storage, and the check that a login module can be parsed. All messages are Kafka's,
+except the messages of the check of login modules. between_keys.py owns the rules between keys. Never stores: an invalid
+change raises InvalidConfig.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class Synonym:
 class ConfigKey:
     """One declared key. `effect` is False if a value is accepted and returned but changes nothing.
 
-    `refused`: it is a security key without effect, so a broker starts only if the key has its default. `dynamic_only`:
-    it must not be in server.properties.
+    `refused` is True for a security key without effect: a broker starts only if the key has its default. `dynamic_only`
+    is True if the key must not be in server.properties.
     """
 
     name: str

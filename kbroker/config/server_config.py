@@ -393,7 +393,7 @@ class BrokerConfig:
         revocation = [name for name in promised if name.startswith("zookeeper.")]
         if revocation:
             raise ConfigError(
-                f"{', '.join(revocation)}: this version does not look whether ZooKeeper's certificate was revoked; to "
+                f"{', '.join(revocation)}: this version does not check whether ZooKeeper's certificate was revoked; to "
                 "connect all the same, leave this out"
             )
         of_tls = [name for name in promised if (listener_base(name) or name).startswith("ssl.")]

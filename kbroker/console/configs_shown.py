@@ -75,7 +75,7 @@ def _row(subject: Subject, each: DescribeConfigsResourceResult) -> Row:
 def meaning(key: str, value: str) -> str:
     """Return a time in ms as days or hours, or a size in bytes as MB; empty if the value is already readable.
 
-    The end of the config's name shows which of the two a value is.
+    The end of the config's name shows whether a value is a time or a size.
     """
     if not value.isdecimal() or int(value) >= _FOR_EVER:
         return ""

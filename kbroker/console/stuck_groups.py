@@ -27,7 +27,7 @@ This is twice the commit interval of Kafka Connect's sinks (a minute).
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An unchanged committed offset: the times (s) of its first and last sample, and the partition's ends then."""
+    """An unchanged committed offset: the times (s) of its first and last sample, and the partition's end at each."""
 
     offset: int
     since: float

@@ -52,9 +52,9 @@ def refusal(headers: Iterable[tuple[bytes, bytes]], *, public: bool) -> tuple[in
         return 421, f"Host must be an address or localhost, not {hosts[0][:100]!r}"
     for origin in found.get("origin", []):
         if origin.lower() != f"http://{hosts[0]}".lower():
-            return 403, f"a page of {origin[:100]!r} may not ask this"
+            return 403, f"a page of {origin[:100]!r} may not send this request"
     if any(each.lower() in _ELSEWHERE for each in found.get("sec-fetch-site", [])):
-        return 403, "a page of another site may not ask this"
+        return 403, "a page of another site may not send this request"
     lengths = found.get("content-length", [])
     if any(not each.isdecimal() or int(each[:20]) > MAX_BODY for each in lengths):
         return 413, f"a body has at most {MAX_BODY} bytes"

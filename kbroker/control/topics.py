@@ -41,7 +41,7 @@ def _records(control: Control, values: Values) -> dict[str, Any]:
     topic, limit = _topic(control, values["topic"]), values.get("limit", _LIMIT)
     partition, start = values.get("partition"), values.get("start", 0)
     if partition is not None and partition >= topic.partitions:
-        raise Refused(404, f"{topic.name} has {topic.partitions} partitions, and none of number {partition}")
+        raise Refused(404, f"{topic.name} has {topic.partitions} partitions, but no partition {partition}")
     found: list[StoredRecord] = []
     size = 0
     for index in range(topic.partitions) if partition is None else (partition,):

@@ -129,9 +129,9 @@ class ClusterMetadata(ABC):
     def delete_in_pieces(
         self, topic_ids: Iterable[bytes], timeout_ms: int = ...
     ) -> Coroutine[Any, Any, dict[bytes, ApiError]]:
-        """Delete topics with their configs; return the errors of topics that were not deleted, or not in time.
+        """Delete topics with their configs.
 
-        Missing topics are ignored.
+        Return an error for each topic that was not deleted, or not deleted in time. Missing topics are ignored.
         """
 
     # --- configs, features, rights, tokens

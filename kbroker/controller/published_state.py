@@ -41,7 +41,7 @@ class Listeners:
         self._all.clear()
 
     def notify(self, old: ClusterState, new: ClusterState) -> None:
-        """Notify all listeners, even if a listener fails: the change is in effect, and callers wait for it."""
+        """Notify all listeners, even if one of them fails, because the change is in effect and callers wait for it."""
         for listener in tuple(self._all):
             try:
                 listener(old, new)

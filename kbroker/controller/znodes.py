@@ -375,7 +375,7 @@ class ProducerIdBlock:
     def decode(cls, value: Mapping[str, Any]) -> ProducerIdBlock:
         block = cls(_number(value["broker"]), int(value["block_start"]), int(value["block_end"]))
         if not 0 <= block.first <= block.last:
-            raise ValueError(f"{block.first} to {block.last} is no block of producer ids")
+            raise ValueError(f"{block.first} to {block.last} is not a block of producer ids")
         return block
 
 

@@ -72,7 +72,8 @@ class Partitioning:
         if partition >= self._seen() > 0 and not self._growth_logged:
             self._growth_logged = True
             log.warning(
-                "%s has grown: %d partitions stay in use until the broker ends; the next start looks for ids in others",
+                "%s has grown: this broker uses %d partitions until it ends; after its next start it uses all, and"
+                " looks for some ids in other partitions",
                 self._topic,
                 self._count,
             )

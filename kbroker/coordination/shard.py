@@ -1,4 +1,4 @@
-"""A coordinator's shard as the runtime sees it: the interfaces of the shard and of its log, and its decisions.
+"""A coordinator's shard as the runtime sees it: the interfaces of the shard and of its log, and the shard's decisions.
 
 Owns the data of a decision (`Outcome`: records to write, answers, timers) and its parts, and the errors that clients
 get if the log fails. Nothing in this module does I/O.

@@ -48,7 +48,10 @@ class Timers:
         self._handle: asyncio.TimerHandle | None = None
         self._armed_for = float("inf")
         self.first = float("inf")
-        """No key is due before this time of the monotonic clock, except work that continues (a delay of 0)."""
+        """The time of the monotonic clock before which no key is due.
+
+        Keys with a delay of 0 (continued work) do not count.
+        """
         self._ongoing: set[Key] = set()
         self._running = False
 

@@ -55,7 +55,7 @@ class Filter:
         return self._prefilter.may_match(data)
 
     def places(self, data: bytes, passed: Callable[[int], int]) -> list[int] | None:
-        """Return positions in the data of a batch (see `may_match`); None if any record may match.
+        """Return positions in the data of a batch (see `may_match`); None if every record might match.
 
         Each record that matches contains one of the positions. `passed` returns the end of the record at a position.
         """

@@ -31,7 +31,7 @@ Lookup = Callable[[str, bytes], int | None]
 
 
 def possible(found: Condition, lookup: Lookup, every: int, wanted: bool = True) -> int:
-    """Return the parts that may have a record for which a condition has the value `wanted`; `every` are all parts."""
+    """Return the parts that may have a record for which the condition `found` is `wanted`. `every` has all parts."""
     match found:
         case Always(holds):
             return every if holds == wanted else 0

@@ -148,7 +148,10 @@ class _Behind:
         return self._pattern.search(data) is not None
 
     def collect(self, data: bytes, passed: Callable[[int], int], into: list[int]) -> None:
-        """Add the places of the name that one of the texts follows, at most one for each record."""
+        """Add to `into` the positions at which one of the texts follows the name.
+
+        Add at most one position for each record.
+        """
         if self.name not in data:
             return
         if self._pattern is None:

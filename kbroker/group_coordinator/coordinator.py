@@ -420,7 +420,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """Handle an OffsetDelete of existing partitions.
 
-        A repeated partition is decided once, but each entry gets an answer.
+        If a partition is repeated, the group decides about it once, and each entry gets an answer.
         """
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)

@@ -1,7 +1,7 @@
-"""A LeaveGroup in progress: the members of a long list about which the group must decide.
+"""A LeaveGroup in progress, whose list of members may be long.
 
-Owns the reduction of the list to the few possible members, and the answer for each entry of the list. Never decides
-which members leave: classic/membership.py and consumer/classic_members.py decide.
+Owns the reduction of the list to the entries that can be members of the group, and the answer for each entry of the
+list. Never decides which members leave: classic/membership.py and consumer/classic_members.py decide.
 """
 
 from __future__ import annotations

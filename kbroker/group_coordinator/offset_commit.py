@@ -69,8 +69,8 @@ class OffsetCommits:
     def _validate_commit(self, request: OffsetCommitRequest, version: int, out: Outcome) -> Check | None:
         """Accept a commit of the current generation, or a commit without a generation if the group has no members.
 
-        The commit counts as a heartbeat, except while a rebalance expects a real heartbeat. In a consumer or streams
-        group the result may be a function that must check each partition.
+        The commit counts as a heartbeat, except while a rebalance expects a real heartbeat. For a consumer or streams
+        group, the result can be a function, which the caller must then call for each partition.
         """
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         instance_id = request.group_instance_id
@@ -102,7 +102,8 @@ class OffsetCommits:
         """Accept a member of the current generation, and a request without any member (before KIP-447).
 
         Unlike a plain commit, a transactional commit is accepted while a rebalance completes, and does not count as a
-        heartbeat. In a consumer or streams group the result may be a function that must check each partition.
+        heartbeat. For a consumer or streams group, the result can be a function, which the caller must then call for
+        each partition.
         """
         group = self._groups.no_share(request.group_id)
         member = request.member_id, request.group_instance_id, request.generation_id_or_member_epoch

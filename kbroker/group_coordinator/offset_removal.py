@@ -131,7 +131,7 @@ def group_tombstones(group: Group) -> list[CoordinatorRecord]:
 
 
 class DeletedTopics:
-    """The deleted topics of a shard with remaining offsets."""
+    """The deleted topics that still have offsets in a shard."""
 
     def __init__(self, offsets: Offsets) -> None:
         self._offsets = offsets

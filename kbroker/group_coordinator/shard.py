@@ -141,7 +141,10 @@ class GroupShard:
         return group
 
     def _replayed_streams_group(self, group_id: str, create: bool) -> StreamsGroup | None:
-        """Return the streams group to which a record applies. It replaces a group that has only offsets."""
+        """Return the streams group to which a record applies.
+
+        A new streams group replaces a group that has only offsets.
+        """
         group = self.groups.streams(group_id)
         if group is None and create:
             group = StreamsGroup(group_id)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 OWNERS: Final = 3
-"""The number of owners of a partition that must have left, one after the other, without a commit."""
+"""The number of a partition's owners that must have left, one after the other, without a commit."""
 LOOKS: Final = 5
 """The number of successive checks in which a member must have fetched the same record again."""
 DELIVERIES: Final = 3

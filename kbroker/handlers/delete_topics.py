@@ -63,7 +63,7 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
 def _without_names_of_segments(
     ctx: RequestContext, deletable: dict[bytes, str], results: list[DeletableTopicResult]
 ) -> dict[bytes, str]:
-    """Add a refusal for the topic that names all segments in remote storage. Return the other topics."""
+    """Refuse to delete the topic that names all remote segments, if it must stay. Return the other topics."""
     named = ctx.services.controller.state.topics.get(REMOTE_LOG_METADATA_TOPIC)
     if named is not None and named.topic_id in deletable:
         try:

@@ -213,7 +213,7 @@ class _Many:
             self._maturing[place] = asyncio.get_running_loop().call_later(seconds, self.poke, place)
 
     def read_moved(self) -> None:
-        """Read again some of the partitions that have changed."""
+        """Read some of the changed partitions again."""
         for place in list(islice(self.moved, READ_AT_ONCE)):
             self.read(place)
 

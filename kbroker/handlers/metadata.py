@@ -140,7 +140,7 @@ async def _by_id(state: ClusterState, ids: Iterable[bytes], view: _View) -> list
 
 
 async def _create(ctx: RequestContext, names: Sequence[str]) -> None:
-    """Create topics. Create none if they have too many partitions together, like CreateTopics."""
+    """Create topics. If they have too many partitions together, create none of them, as CreateTopics does."""
     controller = ctx.services.controller
     plans, partitions, refused = [], 0, ""
     for name in names:

@@ -114,7 +114,10 @@ class Metering:
         return spent * _PERCENT
 
     def sent(self, seconds: float) -> None:
-        """After the pause is settled, count the rest of the encoding time, and `seconds` of sending."""
+        """Count the rest of the encoding time, and `seconds` of sending.
+
+        Does nothing before `settle` has computed the pause.
+        """
         if self.pause_ms is not None:
             percent = (self._spent + seconds) * _PERCENT
             self._quotas.worked.note(self.user, self.client_id, percent, self._quotas.now_ms())

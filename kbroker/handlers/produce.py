@@ -212,7 +212,10 @@ class _Done:
 
 
 def _pieces(request: ProduceRequest) -> Iterator[tuple[ProduceRequest, bool]]:
-    """Yield short requests, each for a part of one topic, and whether it is the topic's first part."""
+    """Yield short requests, each for a part of one topic.
+
+    With each request, yield whether it has the topic's first part.
+    """
     for topic in request.topic_data:
         for start in range(0, max(len(topic.partition_data), 1), AT_ONCE):
             part = TopicProduceData(topic.name, topic.topic_id, topic.partition_data[start : start + AT_ONCE])

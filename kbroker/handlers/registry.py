@@ -139,9 +139,9 @@ def handles(
 ]:
     """Register a function for an API in `versions` ("3-13").
 
-    `on_error(request, code, message)` builds the response for an ApiError; without it the response's `error_code` field
-    is set (and `error_message`, if it has one). With `cluster`, only a node of a cluster serves the API. `advertised`
-    returns whether ApiVersions lists the API at present.
+    `on_error(request, code, message)` builds the response for an ApiError; without `on_error` the response's field
+    `error_code` is set, and `error_message` if this field exists. With `cluster`, only a node of a cluster serves the
+    API. `advertised` returns whether ApiVersions lists the API at present.
     """
 
     def default_error(_request: Any, code: int, message: str | None) -> Any:

@@ -104,7 +104,7 @@ class Services:
     markers: Target
     tls: TlsListeners
     views: HostedViews
-    """The filtered views of topics that this broker has replicas of."""
+    """The filtered views whose source topics have replicas on this broker."""
     tiers: Tiers | None = None
     """The partitions with remote storage; None on a broker without tiered storage."""
     tokens: TokenSettings | None = None

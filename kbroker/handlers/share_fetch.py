@@ -30,7 +30,7 @@ from kbroker.share_partition.sessions import FINAL_EPOCH, INITIAL_EPOCH, Partiti
 _FIRST_RENEW_VERSION: Final = 2
 _ACQUIRE_MODES: Final = (0, 1)
 _BYTES_ALWAYS, _BYTES_OF_PARTITION, _BYTES_OF_ACQUIRED = 20, 50, 19
-"""The bytes of a response without its records."""
+"""The sizes in bytes of a response without records, of each partition in it, and of each range of acquired records."""
 
 
 def _on_error(_request: ShareFetchRequest, code: int, _message: str | None) -> ShareFetchResponse:
@@ -142,7 +142,7 @@ async def _fetch(
         return answers
     if request.share_acquire_mode not in _ACQUIRE_MODES:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-    # this order makes each partition the first from time to time
+    # with this order, each partition is the first one from time to time
     begin = max(request.share_session_epoch, 0) % len(wanted)
     attempt = ShareFetchAttempt(ctx, share, request, session, wanted[begin:] + wanted[:begin])
     await attempt.run()

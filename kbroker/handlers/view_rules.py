@@ -109,7 +109,7 @@ def _check_reads(ctx: RequestContext, source: str) -> None:
     """Raise ApiError unless the client may read the source."""
     if ctx.services.authorizer is None:
         return
-    # the guard of the request has set the rights; a request of the test kit has none, and is allowed to do everything
+    # the guard of the request has set the rights; a request of the test kit has no rights here, and may do everything
     rights = ctx.rights
     if rights is not None and not rights.may(Operation.READ, ResourceType.TOPIC, source):
         text = f"a view needs the right to read its source '{source}'"

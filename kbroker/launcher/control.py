@@ -98,7 +98,7 @@ def _line(connection: socket.socket) -> bytes:
     while not received.endswith(b"\n"):
         piece = connection.recv(4096)
         if not piece or len(received) > _MAX_LINE:
-            raise ConnectionError("the answer is no complete line")
+            raise ConnectionError("the answer is not a complete line")
         received += piece
     return bytes(received)
 

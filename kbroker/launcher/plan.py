@@ -1,7 +1,7 @@
 """The plan of a cluster: brokers by id and address, their data directories, and their settings.
 
-Owns the layout of a cluster's directory, the settings that the launcher gives to brokers, the form of addresses in
-tables, lines to copy and settings, and the choice of free ports. Never starts a process.
+Owns the layout of a cluster's directory, the settings that the launcher gives to brokers, the form of addresses (in
+tables, in settings, and in lines to copy), and the choice of free ports. Never starts a process.
 
     DIR/cluster.json          the running cluster (description.py)
     DIR/control.sock          the socket from `kbroker cluster` to the launcher (control.py)
@@ -96,7 +96,7 @@ def make_plan(
     directory = directory.absolute()
     host, port = listen
     if port + count - 1 > LAST_PORT:
-        raise LauncherError(f"{count} brokers from port {port} on need ports above {LAST_PORT}")
+        raise LauncherError(f"{count} brokers that start at port {port} would need ports above {LAST_PORT}")
     ports = range(port, port + count) if port else free_ports(host, count)
     brokers = tuple(
         BrokerPlan(number, host, each, directory / f"broker-{number}") for number, each in enumerate(ports, 1)
@@ -119,7 +119,7 @@ def with_registries(plan: ClusterPlan, listen: tuple[str, int]) -> ClusterPlan:
 def _neighbours(plan: ClusterPlan, option: str, host: str, port: int) -> list[str]:
     count = len(plan.brokers)
     if port + count - 1 > LAST_PORT:
-        raise LauncherError(f"{option}: {count} brokers from port {port} on need ports above {LAST_PORT}")
+        raise LauncherError(f"{option}: {count} brokers that start at port {port} would need ports above {LAST_PORT}")
     ports = range(port, port + count) if port else free_ports(host, count)
     return [joined(host, each) for each in ports]
 

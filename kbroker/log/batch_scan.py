@@ -60,11 +60,11 @@ def is_intact(file: OpenFile, position: int, header: BatchHeader) -> bool:
 
 
 def may_end_at(file: OpenFile, size: int, base_offset: int, offset: int) -> bool:
-    """Whether a log that ends with this file may end at `offset`.
+    """Whether `offset` is a possible end of a log whose last file is this file.
 
-    This is so if the last batch, placed directly after the batch before it, would end there. This is also so if the
-    last batch is damaged and begins before `offset`. The end of an active log has no holes. A log never ends before the
-    last batch, because intact data would then be overwritten.
+    The offset is possible in two cases. In the first case, the last batch ends at the offset if there is no hole before
+    this batch. The end of an active log has no holes. In the second case, the last batch is damaged and begins before
+    the offset. A log never ends before its last batch, because intact data would then be overwritten.
     """
     before = end = base_offset
     last = None

@@ -54,7 +54,7 @@ def _read_lines(path: str) -> list[list[str]]:
     try:
         return [] if content is None else [line.split(" ") for line in entries_in(content.decode())]
     except ValueError as error:
-        logger.warning("%s cannot be read and is passed over: %s", path, error)
+        logger.warning("%s cannot be read and is ignored: %s", path, error)
         return []
 
 
@@ -97,7 +97,7 @@ def read_epochs(path: str) -> list[tuple[int, int]]:
     try:
         return [(int(epoch), int(start)) for epoch, start in _read_lines(path)]
     except ValueError as error:
-        logger.warning("%s cannot be read and is passed over: %s", path, error)
+        logger.warning("%s cannot be read and is ignored: %s", path, error)
         return []
 
 

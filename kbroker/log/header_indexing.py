@@ -240,7 +240,7 @@ class _Column:
         self._hashes: dict[bytes, int] = {}
 
     def note(self, data: bytes, start: int, stop: int, block: int) -> None:
-        """Search `data` from `start` to `stop`, which are complete records, and note the values found for a block."""
+        """Search the complete records in `data` from `start` to `stop`. Note the values that the block has."""
         if self.is_given_up:
             return
         count = data.count(self._encoded, start, stop)

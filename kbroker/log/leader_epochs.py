@@ -130,13 +130,16 @@ class LeaderEpochCache:
         self._write()
 
     def prepend(self, entries: list[tuple[int, int]]) -> None:
-        """Add the earlier epochs of records in remote storage; the first known epoch may begin in remote storage."""
+        """Add the epochs of the earlier records, which are in remote storage.
+
+        The first known epoch may also begin there.
+        """
         known = self._entries
         found: list[tuple[int, int]] = []
         for epoch, start in entries:
             if not known or (epoch <= known[0][0] and start < known[0][1]):
                 while found and found[-1][1] >= start:
-                    found.pop()  # the log lost this end after it was copied
+                    found.pop()  # the log lost these records after they were copied
                 found.append((epoch, start))
         rest = known[1:] if found and known and found[-1][0] == known[0][0] else known
         self._replace([*found, *rest])

@@ -181,7 +181,7 @@ class Segments:
                 del self._aborting[place]
 
     def _watched(self, segment: Segment) -> Segment:
-        """Note a segment at its first aborted transaction, or now if it may already have an aborted transaction."""
+        """Note a segment when it gets its first aborted transaction, or now if it may already have one."""
         segment.txns.on_first = self._note_aborting
         if not segment.txns.is_void():
             self._note_aborting(segment.base_offset)
@@ -195,7 +195,7 @@ class Segments:
     # -- changing ---------------------------------------------------------------------------------------------
 
     def add(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
-        """Create an empty segment and make it the active segment; raise OSError."""
+        """Create an empty segment and make it the active segment. Raises OSError."""
         jitter_ms = config.random_jitter_ms()
         segment = Segment.create(self._directory, base_offset, config, now_ms, self._files, jitter_ms=jitter_ms)
         if self.items and self._sealed_size is not None:
@@ -277,7 +277,7 @@ class Segments:
         return self._count(log_end, limit, most, is_excess) if kept_bytes >= 0 else 0
 
     def too_old(self, oldest_ms: int, log_end: int, limit: int, most: int) -> int:
-        """Return how many of the first `most` segments are older than a time in ms; raise OSError."""
+        """Return how many of the first `most` segments are older than a time in ms. Raises OSError."""
         return self._count(log_end, limit, most, lambda segment: segment.written_ms() < oldest_ms)
 
     def _count(self, log_end: int, limit: int, most: int, is_due: Callable[[Segment], bool]) -> int:
@@ -309,7 +309,7 @@ class Segments:
         return self._directory if changed else None
 
     def seal_active(self) -> None:
-        """Seal the last segment's files; raise OSError."""
+        """Seal the last segment's files. Raises OSError."""
         self.active.seal()
         self.directory_changed = True
 

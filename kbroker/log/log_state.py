@@ -278,7 +278,7 @@ class LogState:
         return maturity.advance(self.log_start_offset, self.log_end_offset, self.config.delivery_delay_ms, now_ms)
 
     def ms_to_maturity(self, now_ms: int) -> int | None:
-        """Return the ms after which `mature_end` grows, or None if no record waits for that."""
+        """Return the ms after which `mature_end` grows. Return None if no record waits to be old enough."""
         return None if self.maturity is None else self.maturity.wait_ms(self.config.delivery_delay_ms, now_ms)
 
     async def readable_end(self, now_ms: int, *, committed: bool = False) -> int:
@@ -400,7 +400,7 @@ class LogState:
             await turn
 
     def finish_truncation(self) -> None:
-        """If a truncation has not failed before, do the rest of it without interruption."""
+        """Finish a truncation without interruption, unless the truncation has already failed."""
         work = self._rebuilding
         while work is not None and not step(work):
             pass

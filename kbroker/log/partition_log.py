@@ -482,7 +482,7 @@ class PartitionLog(LogState):
         return self.segments.beyond_size(kept, self.log_end_offset, limit, most)
 
     def _too_old(self, limit: int, now_ms: int, most: int) -> int:
-        """Return how many of the first `most` segments are too old to stay on the local disk; raise OSError."""
+        """Return how many of the first `most` segments are too old to stay on the local disk. Raises OSError."""
         config = self.config
         kept_ms = config.kept_locally_ms if config.remote_storage_enable else config.retention_ms
         return self.segments.too_old(now_ms - kept_ms, self.log_end_offset, limit, most) if kept_ms >= 0 else 0
@@ -539,10 +539,10 @@ class PartitionLog(LogState):
         return len(removed)
 
     def replace_segments(self, old: list[Segment], now_ms: int) -> None:
-        """Replace the neighbours `old` by the `.cleaned` segment with the first base offset. Raise OSError.
+        """Replace the neighbouring segments `old` by the `.cleaned` segment with the first base offset. Raises OSError.
 
-        If the first step fails (segment_swap.py), nothing has changed. After a later error the log refuses all appends,
-        and the next start examines the disk.
+        If the first step (segment_swap.py) fails, nothing has changed. If a later step fails, the log refuses all
+        appends, and the next start examines the disk.
         """
         paths = announce_swap(self.directory, old[0].base_offset)
         try:

@@ -49,10 +49,11 @@ class Copies(NamedTuple):
 
 
 async def copied(records: PartitionLog, offsets: Sequence[int], largest: int, together: int) -> Copies:
-    """Return keys and values of the records at increasing offsets: at least one, and at most `together` bytes.
+    """Return the keys and values of the records at `offsets`, which increase.
 
-    A record that has more than `largest` bytes or is not in the log is omitted. An unreadable record is also omitted,
-    and this is logged: a dead letter contains the offset.
+    At least one record is read. Further records are read only up to `together` bytes. A record that has more than
+    `largest` bytes or is not in the log is omitted. An unreadable record is also omitted, and this is logged: a dead
+    letter contains the offset.
     """
     work, at = _Copying(offsets, largest, together), offsets[0]
     try:
@@ -135,7 +136,7 @@ def _records(
 ) -> Iterator[_Found | None]:
     """Yield offset, key, value and size of the wanted records of a batch; yield None as pauses for other work.
 
-    Records of more than `largest` bytes are skipped. Raise Malformed.
+    Records of more than `largest` bytes are skipped. Raises Malformed.
     """
     data, position, index = b"", 0, 0
     last = wanted[-1]

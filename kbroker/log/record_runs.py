@@ -1,8 +1,8 @@
 """The positions of a batch's records, found for many records at the same time.
 
-Owns the division of a batch's (decompressed) records into runs: neighbours of one size whose keys have one position. A
-run is checked and read column by column, with slices whose stride is the record's size, so that the work per record is
-done in C. Records that differ from their neighbours are read one by one. Never changes records.
+Owns the division of a batch's (decompressed) records into runs: neighbouring records of the same size, whose keys have
+the same position. A run is checked and read column by column, with slices whose stride is the record's size, so that
+the work per record is done in C. Records that differ from their neighbours are read one by one. Never changes records.
 
     length varint | attributes i8 | timestamp delta varlong | offset delta varint | key size varint | key | value...
 """

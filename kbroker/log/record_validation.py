@@ -63,7 +63,7 @@ class Opening(NamedTuple):
     """The check of the opened batch, if required. The check may wait, so the batch must not be in a reused buffer."""
 
     def on(self, records: memoryview) -> Opening:
-        """Stop the work of this opening, and return a new opening of a copy of the bytes, whose work has not begun."""
+        """Stop the work of this opening. Return a new opening of a copy of the bytes. Its work has not begun."""
         if self.work is not None:
             self.work.close()
         batch, *others = self.again.args
@@ -277,7 +277,7 @@ class _Findings:
         """Whether the base timestamp is the first record's timestamp, as in every batch that this broker builds."""
 
     def take(self, found: Slice, *, judge: bool) -> None:
-        """Add the next records; with `judge`, record their errors."""
+        """Add the next records. With `judge`, also note the errors of these records."""
         header = self._header
         smallest, largest = self._times(found)
         if not self._seen:

@@ -25,13 +25,13 @@ from kbroker.protocol.compression import NONE, unpack
 from kbroker.protocol.errors import Malformed, Undecodable
 from kbroker.protocol.records import HEADER_SIZE, BatchHeader, Headers, read_number
 
-_LARGE: Final = 16384  # in bytes; the check of a record of 8,000 empty headers takes some ms
-# more than a record that is not large: the numbers of a broken record may continue after the record's end
+_LARGE: Final = 16384  # in bytes; a record of this size can have 8,000 empty headers, whose check takes some ms
+# more than _LARGE, because the numbers of a broken record may continue after the record's end
 _AHEAD: Final = _LARGE + 64
 _NUMBER: Final = 10  # the maximum size of a number in bytes
 _MOST: Final = 512  # the number of records of a slice that are read one by one, in some hundred us
 _MOST_ALIKE: Final = 4096  # the number of records of a slice that are compared together
-_FIRST_READ: Final = 32  # the number of records to read one by one before the next search for alike records
+_FIRST_READ: Final = 32  # the number of records to read one by one before the next search for records that are alike
 _HEADERS: Final = 512  # the number of headers of a large record that are read in one step
 _HEADER_BYTES: Final = 8192  # the number of bytes of small records' headers that are read in one step
 
@@ -288,7 +288,7 @@ class _Window:
         return self._position >= len(self._data)
 
     def fill(self) -> None:
-        """Uncompress one more piece, which may be empty; raise Malformed."""
+        """Uncompress one more piece, which may be empty. Raises Malformed."""
         piece = next(self._pieces, None)
         if piece is None:
             self._ended = True

@@ -129,8 +129,8 @@ def _batches_at(
     """Yield (header, bytes) of a segment's batches from `start_offset` on.
 
     Yield only batches whose largest timestamp is at least `timestamp`. The result also depends on the skipped batches.
-    Therefore the CRCs of those that existed at the start are checked, up to a limited number of bytes. Raise
-    ApiError(CORRUPT_MESSAGE).
+    Therefore this function checks the CRCs of the skipped batches that existed at the start, up to a limited number of
+    bytes. Raises ApiError(CORRUPT_MESSAGE).
     """
     segment = segments[index]
     anchor = segment.place_by_time(timestamp, start_offset)
@@ -157,7 +157,7 @@ def _batches_at(
 
 
 async def _search(header: BatchHeader, batch: bytes, timestamp: int, start_offset: int) -> Found | None:
-    """Return the batch's first record with a timestamp of at least `timestamp`; raise ApiError(CORRUPT_MESSAGE)."""
+    """Return the batch's first record with a timestamp of at least `timestamp`. Raises ApiError(CORRUPT_MESSAGE)."""
     base = header.base_timestamp
     try:
         for found in record_slices(memoryview(batch), header, _MAX_DECOMPRESSED):

@@ -231,7 +231,10 @@ class Idle:
         self._seen: deque[tuple[float, float]] = deque(maxlen=_MOST)
 
     def share(self) -> float:
-        """Return the thread's idle share (0 to 1) in the last minute, or in the known part of this minute."""
+        """Return the thread's idle share (0 to 1) in the last minute.
+
+        If only a part of this minute is known, return the share in this part.
+        """
         now, worked = self._now(), self._worked()
         while len(self._seen) > 1 and now - self._seen[1][0] >= _LONG_S:
             self._seen.popleft()

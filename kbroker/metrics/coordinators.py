@@ -86,7 +86,7 @@ async def groups(node: Node, values: Values, most: int) -> None:
 
 def _offset(node: Node, values: Values, group: str, topic: str, index: int, offset: int) -> None:
     if topic not in node.metadata.state.topics:
-        return  # the group's offsets are deleted with the group, some at a time
+        return  # the group's offsets are deleted with the group, a few at a time
     labels = {"group": group, "topic": topic, "partition": str(index)}
     put(values, "kbroker_group_offset", offset, labels)
     partition = node.replicas.get((topic, index))

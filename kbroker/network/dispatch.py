@@ -152,7 +152,7 @@ class Work:
         self.keeps_waiting = False
         """Whether the work also uses the frame's bytes while it awaits a future.
 
-        A handler with a future has copied them.
+        If a handler has returned a future, it has copied the bytes.
         """
         self.metering: Metering | None = None
         """The meter of the client's quotas, if the client has quotas."""

@@ -49,7 +49,7 @@ class FrameBuffer:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        """The largest accepted size; it may be raised while frames are cut."""
+        """The largest accepted size. It can be increased while frames are cut."""
         self.kept: bytearray | mmap.mmap | None = None
         self.granted = 0
         """The number of bytes of `kept` that may be filled."""

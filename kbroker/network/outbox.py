@@ -61,7 +61,7 @@ class Patience:
         self._in_vain = 0
 
     def lasts(self, at: float, end: float, *, crowded: bool) -> bool:
-        """Whether to retry a socket that is full at `at`: not after `end`, and not if others wait (`crowded`).
+        """Whether to retry a socket that is full at `at`: not after `end`, and not if connections wait (`crowded`).
 
         If the result is False, wait until the loop reports room.
         """
@@ -102,7 +102,10 @@ def is_range(piece: Piece) -> bool:
 
 
 def pieces_of(out: bytearray, spill: Spill) -> list[Piece]:
-    """Return a response's pieces in order: its bytes, joined with small ranges up to a limit, and the other ranges."""
+    """Return a response's pieces in order. Small ranges are joined with the response's bytes, up to a limit.
+
+    The other ranges are pieces of their own.
+    """
     if len(spill) == 1 and len(spill[0][1]) < TINY_BYTES:
         at, piece = spill[0]
         out[at:at] = _bytes_of(piece)

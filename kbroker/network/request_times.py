@@ -69,7 +69,7 @@ class RequestTimes:
     def sample(self, frame: memoryview, asker: Asker, work: Waiting | None, since: float, until: float) -> None:
         """Record the time of a request that was run.
 
-        If the request left `work`, measure its time when the work ends.
+        If `work` of the request remains, the time is recorded when the work ends.
         """
         self.due = OFTEN - 1
         if work is not None:

@@ -50,7 +50,10 @@ class Breadth(Enum):
     NARROW = 0
     """The request always uses little memory, so any number of such requests may run at the same time."""
     WIDE = 1
-    """The request uses as much memory as its response, so only some such requests may run at the same time."""
+    """The request uses as much memory as its response.
+
+    Only a limited number of such requests may run at the same time.
+    """
     HUGE = 2
     """The request uses many times the memory of the received bytes, so such requests run one at a time."""
 
@@ -65,7 +68,7 @@ class Lane:
         self._before: dict[Runner, None] = {}
 
     def enter(self, runner: Runner) -> bool:
-        """Return whether `runner` is on the lane now. If not, it waits for the lane, and then gets a turn."""
+        """Return whether `runner` may run now. If the limit is reached, the runner waits, and gets a turn later."""
         if runner in self._on:
             return True
         if len(self._on) < self._width:

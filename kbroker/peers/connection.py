@@ -115,7 +115,7 @@ class TcpPeer:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _framed(self, request: Any, version: int) -> list[Any]:
-        """Return a frame as buffers: the records of a Produce request may be large, and are not copied."""
+        """Return a frame as buffers, because the records of a Produce request may be large and are not copied."""
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
         header = RequestHeader(request.KEY, version, self._correlation, self._client_id)
         parts = [encode(header, 2 if version in request.FLEXIBLE else 1), *encode_in_parts(request, version)]

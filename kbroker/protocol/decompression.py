@@ -116,7 +116,7 @@ _of_thread = _OfThread()
 
 
 def _is_skippable(head: memoryview) -> bool:
-    """Whether a frame is skippable: it has no content, and its bytes may look like blocks."""
+    """Whether a frame is skippable. A skippable frame has no content, but its bytes may look like blocks."""
     return head[1:4] == _SKIPPABLE and head[0] & 0xF0 == 0x50
 
 

@@ -148,7 +148,7 @@ class RateQuota:
         return limit.value * (self._window.samples - 1) * self._window.sample_ms / 1000
 
     def used(self, now_ms: float, most: int) -> Iterator[Used]:
-        """Yield at most this many limits: the most recently used ones."""
+        """Yield the most recently used limits, at most `most` of them."""
         for bucket, sensor in self._sensors.latest(most):
             limit = self.limits.of_bucket(bucket)
             if limit is not None:
@@ -173,7 +173,7 @@ class MutationQuota:
         """Return whether a client may create or delete partitions, and the time in ms for which it must pause.
 
         If `strict`, the client must not create or delete partitions while the bucket owes tokens. Otherwise the client
-        always may, and must pause afterwards.
+        may always do this, and must pause afterwards.
         """
         limit = self.limits.of(user, client_id)
         if limit is None or math.isinf(limit.value):
@@ -189,7 +189,7 @@ class MutationQuota:
         return True, bucket.owed_ms(limit.value, now_ms)
 
     def used(self, now_ms: float, most: int) -> Iterator[Used]:
-        """Yield at most this many limits: the most recently used ones."""
+        """Yield the most recently used limits, at most `most` of them."""
         for bucket, tokens in self._sensors.latest(most):
             limit = self.limits.of_bucket(bucket)
             if limit is not None and not math.isinf(limit):

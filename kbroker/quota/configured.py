@@ -39,7 +39,7 @@ class Entity(NamedTuple):
     ip: str | None = None
 
     def parts(self) -> dict[str, str | None]:
-        """Return the names by type, in the form of messages: the name of the default is null."""
+        """Return the names by type, as in Kafka's messages, where the name of the default is null."""
         both = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
         return {kind: name or None for kind, name in both if name is not None}
 

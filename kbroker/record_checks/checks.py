@@ -38,7 +38,7 @@ class BrokerChecks:
     def __init__(self) -> None:
         self.lookup: SchemaLookup | None = None
         self.without_registry: Callable[[], Awaitable[Sequence[int]]] | None = None
-        """A function that returns the first of the cluster's brokers that have no registry; raises OSError.
+        """A function that returns the ids of the cluster's brokers without a registry; raises OSError.
 
         None without a cluster.
         """

@@ -44,7 +44,7 @@ MOST_LETTERS: Final = 5_000
 _LEAST_UNPACKED: Final = 16 << 20
 _UNPACKED_TIMES: Final = 16
 _MOST_UNPACKED: Final = 64 << 20
-"""A batch may decompress to this multiple of the largest message, within these bounds in bytes."""
+"""A batch may decompress to a multiple of the largest message. This limit has a minimum and a maximum in bytes."""
 _EACH: Final = 64
 """The number of records that are checked before other tasks get a turn."""
 _TRIES: Final = 3

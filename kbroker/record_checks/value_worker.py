@@ -40,7 +40,7 @@ _MOST_DEADLY: Final = 100
 _WRITTEN_AT_ONCE: Final = 256 << 10
 _BUFFERED: Final = 1 << 20
 _PREFIX: Final = 8
-"""The size in bytes of the two sizes at the beginning of a message."""
+"""The number of bytes of the two sizes with which a message begins."""
 _NOTHING: Final = -1
 _OF_SCHEMA: Final = -2
 """See value_process.py, which the broker does not import."""

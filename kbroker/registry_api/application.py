@@ -137,9 +137,9 @@ def _refuse_foreign_pages(scope: Scope) -> None:
     found: dict[bytes, bytes] = dict(scope["headers"])
     origin, host = found.get(b"origin"), found.get(b"host", b"")
     if origin is not None and origin.lower() not in (b"http://" + host.lower(), b"https://" + host.lower()):
-        raise Refused(403, "HTTP 403 Forbidden: a page of another site may not ask this")
+        raise Refused(403, "HTTP 403 Forbidden: a page of another site may not send this request")
     if found.get(b"sec-fetch-site", b"").lower() in (b"cross-site", b"same-site"):
-        raise Refused(403, "HTTP 403 Forbidden: a page of another site may not ask this")
+        raise Refused(403, "HTTP 403 Forbidden: a page of another site may not send this request")
 
 
 def _in_context(parts: list[str]) -> tuple[list[str], str | None]:

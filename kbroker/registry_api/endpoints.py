@@ -75,7 +75,10 @@ async def _wanted(request: Request, found: Json) -> SchemaRequest:
 
 
 def _prefix(request: Request, default: str) -> str:
-    """Return a prefix of subjects; within /contexts/C the prefix is in that context."""
+    """Return the prefix of subject names in a request.
+
+    For a path below /contexts/C, the prefix includes the context C.
+    """
     context = request.scope["context"]
     if context is None:
         return first(request, "subjectPrefix", default)
@@ -182,7 +185,7 @@ async def _get_version(registry: Registry, request: Request) -> Any:
 
 
 async def _formatted(registry: Registry, request: Request, version: Version) -> dict[str, Any]:
-    """Return a version in the form, and with the tags, that the request specifies."""
+    """Return a version in the format that the request specifies, with the tags that the request names."""
     found = of_version(version, await registry.formatted(version, first(request, "format")))
     if first(request, "referenceFormat") == "qualified" and version.content.references:
         found["references"] = [
@@ -239,7 +242,7 @@ async def _by_id(registry: Registry, request: Request) -> Any:
 
 
 async def _version_of_id(registry: Registry, request: Request) -> Version:
-    """Return a version that has an id, from a subject that the client may read."""
+    """Return a version with the requested schema id. The version is of a subject that the client may read."""
     version = await registry.by_id(number(request.path_params["id"], "id"), _subject(request))
     access = _access(request)
     if access.may(Operation.READ, version.subject):

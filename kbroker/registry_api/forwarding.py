@@ -225,7 +225,7 @@ class Forwarding:
             raise _Failed(
                 _UNKNOWN_LEADER,
                 f"Leader not known. Broker {place.broker} leads _schemas, and its schema registry at {url} has no TLS, "
-                "as that of this broker has",
+                "unlike the registry of this broker",
             )
         query = scope["query_string"]
         target = scope["raw_path"].partition(b"?")[0] + (b"?" + query if query else b"")

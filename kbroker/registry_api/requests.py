@@ -190,7 +190,7 @@ def field(found: Json, name: str, kind: type, default: Any) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
         raise Refused(400, f"{name} has a value of another kind")
     if isinstance(value, int) and not -MOST - 1 <= value <= MOST:
-        raise Refused(400, f"{name} is no number of 32 bits")
+        raise Refused(400, f"{name} is not a number of 32 bits")
     return value
 
 

@@ -139,7 +139,7 @@ class SegmentObject:
             )
 
     async def whole(self, part: Part, *, deadline_s: float | None = None) -> bytes:
-        """Return a part, checked. Use `pieces` for the log."""
+        """Return a complete part after checking it. For the log, use `pieces` instead."""
         return b"".join([bytes(piece) async for piece in self.pieces(part, deadline_s=deadline_s)])
 
 

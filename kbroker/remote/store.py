@@ -78,9 +78,9 @@ class Store:
         No reader ever sees a part of the object. Another thread iterates over `pieces`. Raises ObjectExistsError,
         WrongLengthError if the pieces or the stored object have another size, and other StoreErrors. Also raises the
         errors of the iterator. Up to 8 MiB, the store itself refuses to replace an existing object. A larger object is
-        sent in parts, for which stores have no such condition, so this method checks beforehand. After the deadline, it
-        requests the store to drop the parts, for at most two seconds. Parts can remain in a store that does not answer.
-        A lifecycle rule of the bucket should delete them.
+        sent in parts. Stores have no such condition for parts, so this method itself checks beforehand. After the
+        deadline, this method requests the store to drop the parts, for at most two seconds. Parts can remain in a store
+        that does not answer. A lifecycle rule of the bucket should delete them.
         """
         import obstore
 

@@ -97,7 +97,7 @@ class InSyncChanges:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(0)  # wait for other proposals of this turn of the loop
+                await asyncio.sleep(0)  # other proposals may follow in this turn of the event loop
                 try:
                     await in_slices(self._send_some())
                 except Exception:

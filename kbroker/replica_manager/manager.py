@@ -179,7 +179,7 @@ class ReplicaManager:
         self._changes.controller_changed()
 
     def brokers_changed(self) -> None:
-        """Handle, in slices, a change of the live brokers."""
+        """Handle a change of the live brokers, in slices."""
         self._spawn(self._brokers_changed)
 
     async def _brokers_changed(self) -> None:

@@ -44,12 +44,12 @@ class PartitionContext:
     """Counts the bytes that this broker, as leader, sends to throttled replicas."""
 
     def now_ms(self) -> int:
-        """Return the time, in ms, for the decision whether followers lag."""
+        """Return the time, in ms, with which this broker decides whether followers lag."""
         return int(self.clock.monotonic_ms())
 
 
 class _Wait:
-    """A wait. `notify` is called once with the outcome, if the wait is not cancelled before."""
+    """One wait. `notify` is called once, with the outcome, unless the wait is cancelled first."""
 
     __slots__ = ("notify",)
 

@@ -301,8 +301,9 @@ class Leadership:
     def copied(self, end_offset: int, now_ms: int, max_lag_ms: int, live: Container[int]) -> int:
         """Return the offset up to which every replica that can be elected cleanly has all records.
 
-        These replicas may be fewer than min.insync.replicas. All replicas that may be in sync limit this offset.
-        Replicas that are about to join also limit it: otherwise a replica that lags only slightly would never join.
+        The number of these replicas can be below min.insync.replicas. Every replica that the controller may already
+        count as in sync limits this offset. Replicas that are about to join also limit it: otherwise a replica that
+        lags only slightly would never join.
         """
         lowest, maximal = end_offset, self.maximal_isr
         for replica, follower in self._followers.items():

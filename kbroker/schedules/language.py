@@ -192,13 +192,13 @@ def _partition(text: str) -> int:
         number = int(text)
         if number <= _MOST_PARTITION:
             return number
-    raise ScheduleError(f"{PARTITION} is no number of a partition: {shown(text)}")
+    raise ScheduleError(f"{PARTITION} is not the number of a partition: {shown(text)}")
 
 
 def fired_headers(
     headers: Iterable[tuple[str, bytes | None]], topic: str, partition: int, offset: int, at_ms: int
 ) -> Headers:
-    """Return the headers of the delivered record: headers that stay, and new headers about its place and its time.
+    """Return the headers of the delivered record: some of the record's headers, and new headers about the schedule.
 
     The new headers are the topic, the partition and the offset of the schedule, and `at_ms`, at which the record was
     due. Headers of schedules are removed, and so are headers that look like headers of the broker.

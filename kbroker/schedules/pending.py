@@ -89,7 +89,10 @@ class PendingRecords:
             self._toggle(offset, mark)
 
     def find(self, key: bytes) -> int | None:
-        """Return the offset of the pending record, or the record in delivery, with a key; None if there is none."""
+        """Return the offset of the record with a key, if this record is pending or in delivery.
+
+        Otherwise return None.
+        """
         return self._by_key.get(hash(key))
 
     def target_of(self, offset: int) -> str:

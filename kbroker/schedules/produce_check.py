@@ -52,7 +52,7 @@ _LEAST_UNPACKED, _UNPACKED_TIMES, _MOST_UNPACKED = 16 << 20, 16, 64 << 20
 The numbers are the smallest limit, the multiple, and the largest limit.
 """
 _RECORD_WORK, _WORK = 8, 256
-"""The work for a record besides its headers, and the work of one slice (about 0.7 ms), as numbers of headers."""
+"""Two amounts of work, counted in headers: of a record besides its headers, and of one slice (about 0.7 ms)."""
 _SIZE_SHIFT: Final = 14
 """The shift that converts the size of a record to work, because the names of its headers are decoded."""
 _LONG: Final = 512
@@ -264,8 +264,8 @@ class _Verdicts:
     def refuse(self) -> None:
         """Raise AppendError if a record is bad.
 
-        If all bad records are too large, the code is that for too large records. A missing right on a target has no
-        code of its own, because clients would relate TOPIC_AUTHORIZATION_FAILED to the topic to which they produce.
+        If all bad records are too large, the error code is MESSAGE_TOO_LARGE. A missing right on a target has no code
+        of its own, because clients would relate TOPIC_AUTHORIZATION_FAILED to the topic to which they produce.
         """
         if not self._count:
             return
@@ -343,7 +343,7 @@ def _headers(data: memoryview, position: int, count: int) -> Headers:
 
 
 def _content(data: memoryview, position: int, size: int) -> bytes | None:
-    """Return a field. Of a long field, only its size is needed."""
+    """Return a field's content. The content of a long field is not copied, because only its size is needed."""
     if size < 0:
         return None
     content = data[position : position + size]

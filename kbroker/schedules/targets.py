@@ -14,7 +14,7 @@ from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 ENABLE: Final = "schedule.enable"
 TARGET: Final = "schedule.target.topic"
 VIEW: Final = "view.source"
-"""The config that only a view has: a topic that stores nothing itself."""
+"""The config that only a view has. A view is a topic that stores nothing itself."""
 
 
 def is_schedule_topic(configs: Mapping[str, str]) -> bool:

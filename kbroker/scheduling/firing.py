@@ -149,7 +149,10 @@ class Source:
         choice: Choice,
         most_bytes: int,
     ) -> int:
-        """If there is compiled code, add the records that it can deliver; return the number of rows that are done."""
+        """Add the records that compiled code can deliver, if there is compiled code.
+
+        Return the number of rows that are done.
+        """
         room = most_bytes - chosen.size
         if record_walk.deliver is None or chosen.partition < 0 or places[begin] < 0 or room <= 0:
             return 0

@@ -372,15 +372,15 @@ class Leading:
             self._wake()
 
     def _let_go(self, lane: int, intent: Intent) -> None:
-        """Let a lane have another batch, if the lane still waits for this intent.
+        """Allow a lane's next batch, if the lane still waits for this intent.
 
-        If the lane waits for a later batch, the rows of that batch may still be pending in the index.
+        If the lane waits for a later batch, the rows of that later batch may still be pending in the index.
         """
         if self._waiting.get(lane) == _identity(intent):
             del self._waiting[lane]
 
     def _let_on(self, lane: int) -> None:
-        """Let a lane have another batch if a partition is free, and its last batch's rows are no longer pending."""
+        """Allow a lane's next batch if a partition is free, and the rows of the last batch are no longer pending."""
         batch, known = self._waiting.get(lane), self._index.lanes[lane]
         if batch is None or known.partition >= 0 or len(self._sending) >= _SENT_AT_ONCE:
             return

@@ -246,7 +246,7 @@ class Delivered:
 
 
 def encoded(key: bytes | None, value: bytes | None, headers: Headers, delta: int) -> bytes:
-    """Return a record, number `delta` of its batch, with the batch's timestamp."""
+    """Return the bytes of a record with the batch's timestamp. `delta` is the record's number in the batch."""
     body = bytearray(b"\0\0")
     put_number(body, delta)
     for content in (key, value):

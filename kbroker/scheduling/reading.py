@@ -100,7 +100,7 @@ async def read_events(
 
 
 def _moved(at: Positions, offset: int, header: BatchHeader) -> Positions:
-    """Return the positions after the records before an offset, which is in a batch or at its end."""
+    """Return the positions after all records before `offset`. The offset is in the batch or at the batch's end."""
     if offset > at.marks_to:
         at = at._replace(marks_to=offset, epoch=header.leader_epoch)
     return at._replace(records_to=offset)
@@ -244,7 +244,7 @@ def take_record(record: Record, target: str, context: Context, events: list[Even
 
 
 def lane_of(schedule: Schedule, partitions: Callable[[str], int]) -> Lane:
-    """Return the lane of a schedule, by the present number of its target's partitions."""
+    """Return the lane of a schedule, which depends on the current number of partitions of the schedule's target."""
     if schedule.partition is not None:
         return Lane(schedule.topic, schedule.partition)
     count = partitions(schedule.topic) if schedule.key is not None else 0

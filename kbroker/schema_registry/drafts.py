@@ -427,7 +427,7 @@ _RESERVED: Final = "confluent:reserved"
 
 
 def merged_metadata(weak: Json | None, strong: Json | None) -> Json | None:
-    """Return metadata with the entries of both; if both have a key, the value in `strong` wins."""
+    """Return metadata with the entries of `weak` and `strong`. If a key is in both, the value in `strong` wins."""
     if weak is None or strong is None:
         return strong if weak is None else weak
     found: dict[str, Any] = {}
@@ -482,7 +482,7 @@ async def resolved(state: State, subject: str, references: Iterable[Reference]) 
             continue
         begun.add((name, at, number))
         if len(begun) > MOST_REFERENCES:
-            raise Refusal.INVALID_SCHEMA(f"A schema refers to at most {MOST_REFERENCES} others")
+            raise Refusal.INVALID_SCHEMA(f"A schema refers to at most {MOST_REFERENCES} other schemas")
         held = state.latest(at) if number == LATEST else state.version(at, number, deleted=True)
         if held is None:
             raise Refusal.INVALID_SCHEMA(f'No schema reference found for subject "{wanted}" and version {number}')

@@ -325,5 +325,5 @@ def _number(found: Json, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{name} is no number")
     if not -MOST <= value <= MOST:
-        raise ValueError(f"{name} is no number of 32 bits")
+        raise ValueError(f"{name} is not a number of 32 bits")
     return value

@@ -64,10 +64,13 @@ class Store(Protocol):
         """
 
     async def look(self, question: Callable[[State], T]) -> T:
-        """Return the same as `ask` for a question that looks up single entries. The question may run in any thread."""
+        """Return the answer to a question that looks up single entries. The question may run in any thread."""
 
     def at_once(self, question: Callable[[State], T]) -> T | None:
-        """Return the same as `look`, from any thread; None if the question fails or has to wait."""
+        """Return the answer that `look` would return. Any thread may call this.
+
+        Return None if the question fails or has to wait.
+        """
 
     async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
         """Return the answer to a long question, which awaits `turn` once per element."""

@@ -84,9 +84,10 @@ def _digest_of(text: str) -> bytes:
 
 
 def _are_additions_same(new: Content, held: Version) -> bool:
-    """Whether metadata and rules are equal; a version number that only one of them contains is ignored.
+    """Whether the metadata and the rules of a new schema and of a version are equal.
 
-    If the new metadata contain a number, it must be the number of the version.
+    A version number that only one of the two metadata contains is ignored. If it is in the new metadata, it must be the
+    number of the version.
     """
     old = held.content
     if new.rule_set != old.rule_set:

@@ -233,7 +233,7 @@ class PeerStates:
 
 
 def _take(waiting: deque[_Asked]) -> list[_Asked]:
-    """Remove the questions of one request from the queue, in order, at most one for each share partition."""
+    """Remove the questions for the next request from the queue, in order. Return at most one per share partition."""
     taken: dict[SharePartition, _Asked] = {}
     size = 0
     while waiting and len(taken) < _PARTITIONS_AT_ONCE:

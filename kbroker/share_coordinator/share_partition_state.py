@@ -32,7 +32,7 @@ _read_update_key = stored_decoder(ShareUpdateKey, 0)
 
 
 class SharePartition(NamedTuple):
-    """A topic's partition as one group consumes it."""
+    """A partition of a topic, as consumed by one group."""
 
     group: str
     topic_id: bytes

@@ -53,7 +53,7 @@ LETTERS_AT_ONCE: Final = 100
 _START_SECONDS: Final = 1.0
 """The maximum time for which a moved start offset waits for its write."""
 SHORT_WRITE: Final = 16
-"""The maximum number of batches that are written in the step of the request."""
+"""The maximum number of batches that are written in the same step in which the request is handled."""
 
 
 class Key(NamedTuple):
@@ -65,7 +65,7 @@ class Key(NamedTuple):
 
 
 class Surroundings(Protocol):
-    """The attributes and methods that a share partition in use needs of the table of share partitions."""
+    """The attributes and methods of the table of share partitions that a share partition in use needs."""
 
     persister: Persister
     dead_letters: DeadLetters

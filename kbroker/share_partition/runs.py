@@ -166,9 +166,9 @@ class Runs:
         return self._owners.get(member)
 
     def retire(self, member: str) -> Owner | None:
-        """Return the owner of a member that leaves.
+        """Forget a member that leaves, and return its owner object.
 
-        If the member joins again, it is a new owner, and does not own the earlier runs.
+        If the member joins again, it gets a new owner object, which does not own the earlier runs.
         """
         return self._owners.pop(member, None)
 
@@ -228,7 +228,7 @@ class Runs:
         self.replace(begin, end, joined)
 
     def drop_below(self, offset: int) -> None:
-        """Forget the runs before an offset, which may be after all runs."""
+        """Forget the runs before an offset. The offset may be after all runs."""
         self.start = offset
         if offset >= self.end:
             self.end = offset

@@ -2,8 +2,8 @@
 
 Owns acknowledgement, renewal, the release of all records that a member has acquired, and the end of locks and delays.
 Also owns the dead letters about records that are given up, and the settling of each change when its write has ended.
-share_partition.py decides which records a member gets. Never writes: a change is decided here and marked as pending,
-its `Transition` contains the state to store, and `settle` confirms or undoes the change.
+share_partition.py decides which records a member gets. Never writes: a change is decided here and marked as pending.
+Its `Transition` contains the state to store. Later `settle` confirms or undoes the change.
 
 While a change is pending, no other caller is allowed to change or acquire the record. Every pending change must be
 settled, even if the client that requested it is gone. The end of a lock is different, as in Apache Kafka: the record is

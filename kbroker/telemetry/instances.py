@@ -145,7 +145,10 @@ class ClientTelemetry:
         return made
 
     async def of(self, instance_id: bytes, texts: Texts, now_ms: float) -> tuple[Instance, bool]:
-        """Return a client's instance, and whether this call created it, for a new client or for new subscriptions."""
+        """Return a client's instance, and whether this call created it.
+
+        A new client, or a change of subscriptions, needs a new instance.
+        """
         found = self._live(instance_id, now_ms)
         made = found is None or found.wanted.version < self.subscriptions.version
         if made:

@@ -61,7 +61,7 @@ class Subscriptions:
         self._stored: Stored = {}
         self._known: dict[str, Subscription] = {}
         self._sums: dict[tuple[int, ...], Wanted] = {}
-        """The cached combinations, by the positions of their subscriptions."""
+        """The cached combinations of subscriptions, by the positions of the subscriptions."""
 
     def __len__(self) -> int:
         return len(self._known)

@@ -65,7 +65,7 @@ class Calling:
         try:
             self.check_thread()
             self.check_alive()
-            with self._lock:  # so `ended` finds the future; a closed loop refuses this call
+            with self._lock:  # the lock lets `ended` find the future; if the loop is closed, the next call fails
                 future = asyncio.run_coroutine_threadsafe(begun, self._loop)
                 self._waited.add(future)
         except BaseException:

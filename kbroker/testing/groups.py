@@ -241,7 +241,7 @@ class Group(Changeable):
         return sum(max(0, each) for each in lags.values())
 
     def _without_done(self, lags: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the lags of a share group's partitions. Records after the start offset that are done do not count."""
+        """Return the lags of a share group's partitions. Done records after the start offset do not count."""
         stored = {place: each.lag for place, each in self._share_offsets().items() if each.lag >= 0}
         done = {(each.topic, each.partition): each.done for each in self._asking.shares_in_use(self.id)}
         return {place: lag - done[place] if place in done else stored.get(place, lag) for place, lag in lags.items()}
@@ -254,7 +254,7 @@ class Group(Changeable):
         """Delete the committed offsets of topics, given as "orders" or "orders:0,1". Raises MissingError, ApiError."""
         topics = [topic, *more]
         if not all(isinstance(each, str) for each in topics):
-            raise TypeError(f"a topic is a str, as 'orders' or 'orders:0,1', not {topics!r}")
+            raise TypeError(f"a topic is a str like 'orders' or 'orders:0,1', not {topics!r}")
         self.change(GROUP_DELETE_OFFSETS, topic=topics)
 
 

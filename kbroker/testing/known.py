@@ -32,14 +32,17 @@ def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:
 
 
 def error_code(given: object) -> ErrorCode:
-    """Return an error from its code, name or number. Raises ValueError if it is unknown, TypeError for another type."""
+    """Return an error from its code, name or number.
+
+    Raises ValueError for an unknown error, TypeError for another type.
+    """
     if isinstance(given, str):
         known = ErrorCode.__members__.keys() - {"NONE"}
         if given not in known:
             raise ValueError(unknown("error", given, known))
         return ErrorCode[given]
     if not isinstance(given, int) or isinstance(given, bool):
-        raise TypeError(f'an error is an ErrorCode, or its name as "NOT_LEADER_OR_FOLLOWER", not {given!r}')
+        raise TypeError(f'an error is an ErrorCode, or its name, like "NOT_LEADER_OR_FOLLOWER", not {given!r}')
     if given == ErrorCode.NONE:
         raise ValueError("NONE is no error: a request that is to be answered normally needs no fault")
     try:

@@ -100,7 +100,7 @@ def _copy(file: KeptFile, target: str) -> None:
 
 
 def changed_logs(node: BrokerNode, snapshot: Snapshot) -> list[KeptLog]:
-    """Return the kept logs of the topics that have changed."""
+    """Return the kept logs of those topics that have changed since the snapshot."""
     same = {name for name, topic in snapshot.state.topics.items() if _is_same(node.controller.decided, name, topic)}
     same -= {kept.key[0] for kept in snapshot.logs if not _is_as_it_was(node, snapshot, kept)}
     return [kept for kept in snapshot.logs if kept.key[0] not in same]

@@ -190,7 +190,7 @@ def _joined_topics(kept: list[Any], added: list[Any], names: Names) -> list[Any]
 
 
 def _joined_lists(kept: list[Any], added: list[Any], names: Names) -> list[Any]:
-    """Join lists by group or transaction. `added` has the other topics of the same groups or transactions."""
+    """Join two lists by group or transaction. `added` has further topics of the groups or transactions in `kept`."""
 
     def own(each: Any) -> Any:
         return getattr(each, "group_id", None) or getattr(each, "transactional_id", None)

@@ -241,7 +241,7 @@ class TieredPartition:
         if lag_bytes < 0:
             return False
         later, index = 0, len(segments) - 1
-        while later < lag_bytes and index > place:  # from the end: after a long outage, many segments wait
+        while later < lag_bytes and index > place:  # count from the end: after a long outage, many segments wait
             later += segments[index].size
             index -= 1
         return later >= lag_bytes

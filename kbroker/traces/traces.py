@@ -88,7 +88,7 @@ class Traces:
         for thread in self._threads:
             thread.join()
         if self.dropped:
-            log.warning("%d requests have no span: too many waited for it", self.dropped)
+            log.warning("%d requests have no span, because too many spans were waiting", self.dropped)
 
     def _run(self) -> None:
         assert self._process.stdin is not None

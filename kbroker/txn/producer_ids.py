@@ -49,7 +49,7 @@ class ProducerIds:
         self._end = 0
 
     def avoid(self, used: int) -> None:
-        """Never supply an id up to `used`: a log contains this id, which another broker may have written."""
+        """Never supply an id up to `used`, because a log contains this id. Another broker may have written the log."""
         if used >= CREDIBLE_IDS:
             return  # such a high id is not from a broker; avoiding it would exhaust the supply
         if used >= self._end:

@@ -278,7 +278,10 @@ class TransactionShard:
         return self._move(new, Identity(after.producer_id, after.producer_epoch) if answers else NO_IDENTITY)
 
     def _id_after(self, txn: Transaction) -> int:
-        """Return a new producer id if ending the transaction uses up the last epoch of the current id, else -1."""
+        """Return a new producer id if the end of the transaction uses the last epoch of the current id.
+
+        Otherwise return -1.
+        """
         return self._ids.next() if txn.exhausted else NO_PRODUCER_ID
 
     def _abort(self, txn: Transaction, now_ms: int) -> Outcome:

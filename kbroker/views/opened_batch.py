@@ -40,7 +40,7 @@ Batches were checked at the append: only a broken file exceeds this limit.
 """
 _WALKED_AT_ONCE: Final = 1 << 15
 _WALKED_SLOWLY: Final = 1 << 10
-"""The number of records whose borders are found in one slice of some hundred us, by compiled code and in Python."""
+"""The numbers of records in a slice that finds their borders in some hundred us: with compiled code, and in Python."""
 _MOST_DECODED: Final = 4096
 """The maximum number of decoded records that are kept for other filters."""
 _LARGE_RECORD: Final = 16384

@@ -64,4 +64,4 @@ class Shared:
         """Returns whether a partition is hosted here."""
         self.kept: Final = Kept()
         self.scanned = 0
-        """The number of records of sources that were scanned for views."""
+        """The number of source records that were scanned for views."""

@@ -48,7 +48,10 @@ class Possible(NamedTuple):
 
 
 def _together(index: HeaderIndex, block: int, rest: int) -> int:
-    """Return the bytes from a block to the next large gap; `rest` is a bitmap of this block and the later blocks."""
+    """Return the number of bytes from a block to the next large gap.
+
+    `rest` is a bitmap of this and the later blocks.
+    """
     start = index.position_of(block)
     while True:
         block_count = ((rest + 1) & ~rest).bit_length() - 1
@@ -89,7 +92,7 @@ class Source:
     # -- where matches may be
 
     async def next_possible(self, wanted: Filter, offset: int, bound: int, has_time: Callable[[], bool]) -> Possible:
-        """Return the first part from `offset` on that may have a match.
+        """Return the first part of the log, at or after `offset`, that may have a match.
 
         Without an index, the part begins at `offset`. Raises OSError.
         """

@@ -167,7 +167,7 @@ def test_a_key_may_have_a_password(authority: Authority) -> None:
                 "zookeeper.ssl.protocol": "TLSv1.3",
                 "zookeeper.ssl.cipher.suites": "TLS_AES_128_GCM_SHA256",
             },
-            "can only be chosen for TLSv1.2",
+            "can only be set for TLSv1.2",
         ),
         ({"zookeeper.ssl.truststore.location": "/x/trust.jks"}, "its form is jks, and this version reads PEM only"),
         ({"zookeeper.ssl.keystore.location": "/x/key.p12"}, "its form is p12, and this version reads PEM only"),
@@ -180,8 +180,8 @@ def test_a_key_may_have_a_password(authority: Authority) -> None:
         ({"zookeeper.ssl.truststore.location": "/dev/null", "zookeeper.ssl.truststore.type": "PEM"}, "is no PEM file"),
         ({"zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNIO"}, "which does not support TLS"),
         ({"zookeeper.clientCnxnSocket": "x.Y"}, "String must be one of"),
-        ({"zookeeper.ssl.crl.enable": "true"}, "does not look whether ZooKeeper's certificate was revoked"),
-        ({"zookeeper.ssl.ocsp.enable": "true"}, "does not look whether ZooKeeper's certificate was revoked"),
+        ({"zookeeper.ssl.crl.enable": "true"}, "does not check whether ZooKeeper's certificate was revoked"),
+        ({"zookeeper.ssl.ocsp.enable": "true"}, "does not check whether ZooKeeper's certificate was revoked"),
     ],
 )
 def test_what_cannot_be_had_refuses_the_start(settings: dict[str, str], said: str) -> None:

@@ -94,7 +94,7 @@ def test_findings_are_lines_and_exit_1(offline: CommandLine, data: Path, log_fil
 def test_what_is_no_data_directory_is_one_line(offline: CommandLine, tmp_path: Path) -> None:
     assert "neither a data directory nor" in offline.fails("log", "check", str(tmp_path))
     assert "neither a data directory nor" in offline.fails("log", "repair", "--yes", str(tmp_path))
-    assert "no file of a log directory" in offline.fails("log", "dump", __file__)
+    assert "not a file of a log directory" in offline.fails("log", "dump", __file__)
 
 
 def test_repair_asks_first(offline: CommandLine, data: Path, log_file: Path) -> None:
@@ -179,7 +179,7 @@ def test_dump_prints_the_files_of_a_partition_in_order(offline: CommandLine, dat
         lines = offline.ok("log", "dump", directory, "--deep-iteration").lines
         assert [line for line in lines if line.startswith("Dumping")] == [f"Dumping {partition}/{n}" for n in names]
         assert sum(line.startswith("| offset: ") for line in lines) == 40
-    assert "no directory of a partition" in offline.fails("log", "dump", str(data))
+    assert "not the directory of a partition" in offline.fails("log", "dump", str(data))
     assert "neither a data directory nor one of a partition" in offline.fails("log", "dump", str(data.parent))
 
 

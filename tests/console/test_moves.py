@@ -33,7 +33,7 @@ def web(four: tuple[Cluster, ConsoleServer]) -> Visitor:
 def test_a_partition_is_moved(web):
     preview = web.page("/cluster/move?topic=moves&partition=0&to=3,1").words
     assert "Replicas then 3, 1" in preview
-    assert "no broker with id 9 lives" in web.page("/cluster/move?topic=moves&partition=0&to=9").words
+    assert "no live broker has id 9" in web.page("/cluster/move?topic=moves&partition=0&to=9").words
     assert "moves-0 is being moved." in web.do("move", topic="moves", partition="0", to="3,1").words
     assert "NO_REASSIGNMENT_IN_PROGRESS" in web.refused("move-cancel", topic="moves", partition="2")
 

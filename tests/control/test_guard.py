@@ -61,7 +61,7 @@ def test_one_host() -> None:
 
 def test_nothing_is_done_for_a_page_of_another_site(broker: Broker, api: Http) -> None:
     broker.topics.create("orders")
-    assert "may not ask" in api.refused(403, "POST", "/reset", Origin="http://evil.example")
+    assert "may not send" in api.refused(403, "POST", "/reset", Origin="http://evil.example")
     assert "Host must be" in api.refused(421, "POST", "/reset", Host="evil.example")
     assert "content-type" in api.refused(
         415, "POST", "/faults", {"kind": "full_disk"}, content_type="application/x-www-form-urlencoded"

@@ -109,7 +109,7 @@ def test_records_are_read_in_parts(broker: Broker, api: Http, monkeypatch: pytes
     assert read("partition=0&start=99") == ([], None)
     monkeypatch.setattr(topics, "MOST_BYTES", 5)
     assert read("partition=0") == (["v0", "v1"], {"partition": 0, "start": 2})
-    assert "none of number 2" in api.refused(404, "GET", "/topics/orders/records?partition=2")
+    assert "no partition 2" in api.refused(404, "GET", "/topics/orders/records?partition=2")
     assert "limit is at most" in api.refused(400, "GET", "/topics/orders/records?limit=100000")
 
 

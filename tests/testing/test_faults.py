@@ -352,7 +352,7 @@ def test_what_is_not_there_is_refused(broker: Broker) -> None:
         (lambda faults: faults.fail("Produce", 9999), "there is no error 9999"),
         (
             lambda faults: faults.fail("Produce", None),
-            'an error is an ErrorCode, or its name as "NOT_LEADER_OR_FOLLOWER", not None',
+            'an error is an ErrorCode, or its name, like "NOT_LEADER_OR_FOLLOWER", not None',
         ),
         (lambda faults: faults.fail("Produce", 6, 7), "message must be a str, not 7"),
     ],

@@ -70,7 +70,7 @@ MB: Final = 1024 * 1024
 
 @dataclass(slots=True)
 class Run:
-    """The number of records since a time, their size in bytes, and each record's time if known."""
+    """The number of records since the start of a run, their size in bytes, and each record's duration if known."""
 
     began: float
     ended: float = 0.0

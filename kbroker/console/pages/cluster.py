@@ -165,7 +165,7 @@ def _checked(text: str, view: ClusterView) -> list[int]:
     alive = {each.node_id for each in view.brokers}
     missing = [each for each in chosen if each not in alive]
     if missing:
-        raise WrongInput(f"no broker with id {missing[0]} lives")
+        raise WrongInput(f"no live broker has id {missing[0]}")
     return chosen
 
 

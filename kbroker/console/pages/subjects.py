@@ -152,7 +152,7 @@ def _names(shown: Mapping[str, Any]) -> list[str]:
 
 
 def _topics_of(subject: str, names: Iterable[str]) -> list[str]:
-    """Return the topics that may use a subject that TopicNameStrategy or TopicRecordNameStrategy has named."""
+    """Return the topics that may use a subject. Its name must follow TopicNameStrategy or TopicRecordNameStrategy."""
     ends = ["-value", "-key", *(f"-{each}" for each in names)]
     return [subject.removesuffix(end) for end in ends if subject.endswith(end)]
 

@@ -118,7 +118,7 @@ class _Parser:
         steps: list[_Step] = []
         kind, text = self._now()
         if kind not in ("field", "whole") and (kind, text) != ("mark", "["):
-            raise self._wrong("a path begins with a dot, as .user.id")
+            raise self._wrong("a path begins with a dot, like .user.id")
         while True:
             kind, text = self._now()
             if kind == "field":
@@ -204,7 +204,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             )
         kind = str(found.lastgroup)
         if kind == "word" and found[kind] not in _WORDS:
-            raise WrongInput(f"{found[kind]!r} is no keyword; a field begins with a dot, a text is in quotes")
+            raise WrongInput(f"{found[kind]!r} is not a keyword; a field begins with a dot, a text is in quotes")
         yield kind, found[kind], found.start(kind)
         position = found.end()
 

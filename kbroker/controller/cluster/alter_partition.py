@@ -105,7 +105,10 @@ def _alter(term: Term, broker: int, partition: Partition, wanted: AlterPartition
 def _check(
     term: Term, broker: int, partition: Partition, state: State, wanted: AlterPartitionData, isr: tuple[int, ...]
 ) -> _Outcome | None:
-    """Return the error of a refused change, the state if it is already as requested, or None for an allowed change."""
+    """Return the error if the change is refused, and None if it is allowed.
+
+    If nothing would change, return the state.
+    """
     current = state.value
     recovering = wanted.leader_recovery_state == RECOVERING
     if wanted.partition_epoch > state.version or wanted.leader_epoch > current.leader_epoch:

@@ -182,7 +182,7 @@ async def _again(term: Term, number: int) -> None:
     try:
         registration = read(path, found.data, Registration.decode)
     except Unreadable as error:
-        log.error("%s: the broker's last readable registration stays", error)
+        log.error("%s: the broker's last readable registration is kept", error)
         return
     changed = LiveBroker(known.epoch, registration)
     if changed == known:

@@ -1,9 +1,9 @@
 """The deletion of topics: brokers delete their replicas, then the topic's znodes are removed.
 
-Owns the progress of each deletion. For a topic in /admin/delete_topics, the controller immediately announces that it is
-deleted (leader -2), and the live brokers delete its replicas. The deletion waits while a broker with a replica is not
-live, or while a reassignment of the topic is in progress. The deletion ends with the removal of the topic's znodes;
-until then another controller can continue it. (TopicDeletionManager.)
+Owns the progress of each deletion. For a topic in /admin/delete_topics, the controller immediately announces that the
+topic is deleted (leader -2), and the live brokers delete its replicas. The deletion waits while a broker with a replica
+is not live, or while a reassignment of the topic is in progress. The deletion ends with the removal of the topic's
+znodes; until then another controller can continue it. (TopicDeletionManager.)
 """
 
 from __future__ import annotations

@@ -43,9 +43,10 @@ class ControllerMoved(Exception):  # noqa: N818 - an outcome to be handled, not 
 
 
 class SteadyTree:
-    """A tree in one session, which was live when this object was created. Requests wait out a lost connection.
+    """A tree in one session. The session was live when this object was created.
 
-    Raises SessionExpired when that session has ended, even if another session follows.
+    While the connection is lost, requests wait. Raises SessionExpired when the session has ended, even if another
+    session follows.
     """
 
     def __init__(self, tree: MetadataTree, sleep: Sleep) -> None:

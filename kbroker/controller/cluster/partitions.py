@@ -163,7 +163,7 @@ async def create(term: Term, partitions: Collection[Partition], batch: Batch) ->
 async def _create_states(
     tree: FencedTree, partitions: Sequence[Partition], values: Mapping[Partition, LeaderAndIsr]
 ) -> list[State | None]:
-    """Create the znodes of new partitions in one transaction, or one by one if some of them exist."""
+    """Create the znodes of new partitions in one transaction. If some of the znodes exist, create them one by one."""
     writes: list[Change] = []
     for partition in partitions:
         writes += [Create(partition_path(*partition)), Create(state_path(*partition), values[partition].encode())]

@@ -58,7 +58,7 @@ async def _read(term: Term, name: str) -> Assignment | None:
         try:
             assignment = read(path, found.data, Assignment.decode)
         except Unreadable as error:
-            log.error("%s: the topic is passed over", error)
+            log.error("%s: the topic is ignored", error)
             return None
         if assignment.topic_id is not None:
             return assignment
@@ -115,7 +115,7 @@ async def _grown(term: Term, name: str, assignment: Assignment) -> list[Partitio
     held = context.topics[name].partitions
     new = {index: replicas for index, replicas in of_topic(assignment).items() if index not in held}
     if new and context.is_deleted(name):
-        log.warning("Topic %s grows while it is deleted: that is passed over", name)
+        log.warning("Topic %s was extended while it is being deleted: the extension is ignored", name)
         return []
     async for index, replicas in paced(new.items()):
         context.assign((name, index), replicas)

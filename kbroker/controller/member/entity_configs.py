@@ -134,7 +134,7 @@ class EntityConfigs:
                 configs = znodes.read(path, node.data, znodes.decode_configs)
             except Unreadable as error:
                 # Keep the known configs: a default must not replace a configured value.
-                log.error("%s; its last known configs stay", error)
+                log.error("%s; its last known configs are kept", error)
                 return
         if configs:
             self._known[kind][_name(segment)] = configs
@@ -205,7 +205,7 @@ def _named(path: str, data: bytes) -> str | None:
     try:
         return znodes.read(path.rpartition("/")[2], data, znodes.decode_config_change)
     except Unreadable as error:
-        log.warning("a change of configs is passed over: %s", error)
+        log.warning("a change of configs is ignored: %s", error)
         return None
 
 

@@ -79,10 +79,10 @@ class FinalizedFeatures:
             self._watched = False
             raise
         except Unreadable as error:
-            log.error("%s; the last known features stay", error)
+            log.error("%s; the last known features are kept", error)
         except Denied as error:
             self._watched = False
-            log.error("%s; the last known features stay", error)
+            log.error("%s; the last known features are kept", error)
         except ConfigError as error:
             self._fail(str(error))
         else:

@@ -100,7 +100,7 @@ class BrokerRegistration:
             try:
                 other = znodes.read(f"{BROKER_IDS}/{name}", node.data, Registration.decode)
             except Unreadable as error:
-                log.warning("a broker is passed over: %s", error)
+                log.warning("a broker is ignored: %s", error)
                 continue
             taken = own & {(each.host, each.port) for each in other.endpoints}
             if taken:

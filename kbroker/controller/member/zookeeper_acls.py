@@ -105,7 +105,7 @@ class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
         if not self._is_loaded:
             raise error
         # Keep the known ACLs: an unreadable znode must neither grant nor revoke a right.
-        log.error("%s; its last known ACLs stay", error)
+        log.error("%s; its last known ACLs are kept", error)
 
     def _busy(self, key: Pattern) -> str:
         return f"Failed to update ACLs for {key}: others are faster."
@@ -134,7 +134,7 @@ def _named(kind: PatternType, path: str, data: bytes) -> Pattern | None:
     try:
         return decode_change(kind, data)
     except ValueError as error:
-        log.warning("a change of ACLs is passed over: %s cannot be read: %s", path, error)
+        log.warning("a change of ACLs is ignored: %s cannot be read: %s", path, error)
         return None
 
 

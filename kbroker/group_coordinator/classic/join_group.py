@@ -252,7 +252,7 @@ class JoinGroups:
             reason = f"static member {new_id} changes the group's protocol; client reason: {join.reason}"
             self._rebalances.prepare_or_complete(group, reason, out, join.now_ms)
         elif group.state is COMPLETING:
-            # The leader may already assign partitions to the old id: the new id would never get them.
+            # The leader may already assign partitions to the old id. The new id would never get these partitions.
             reason = f"static member {new_id} returns; client reason: {join.reason}"
             self._rebalances.prepare(group, reason, out, join.now_ms)
         else:

@@ -110,7 +110,7 @@ class _Job:
         self.started_ms = now_ms
         self._may_see = may_see
         self._names = list(topics.state.topics)
-        # created by the first run, because the job may be dropped before that run
+        # The first run creates the coroutine, because the job may be dropped before that run.
         self._work: Coroutine[Any, Any, None] | None = None
 
     async def _match(self, names: list[str]) -> None:

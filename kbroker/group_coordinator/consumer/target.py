@@ -145,7 +145,7 @@ class Targets:
     ) -> tuple[int, Partitions]:
         """Return the target of `updated`.
 
-        Compute a new target first if one is due and the last target is old enough.
+        If the group has changed since the last target, and the last target is old enough, compute a new target first.
         """
         interval = self._settings.assignment_interval_ms(group.group_id)
         since = group.assignment_timestamp

@@ -31,7 +31,7 @@ Offsets = Mapping[str, Mapping[int, int]]
 MOST_OFFSETS = 100_000
 """The maximum number of task offsets that a group keeps for all its members.
 
-A target examines each offset in one step. Kafka has no such limit.
+The computation of a target assignment reads all these offsets in one step. Kafka has no such limit.
 """
 
 

@@ -139,7 +139,10 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def group_tombstones(group: ConsumerGroup, renamed: tuple[str, str] | None = None) -> list[CoordinatorRecord]:
-    """Return the tombstones of a group. `renamed` is an old member id, and the new id that the log contains instead."""
+    """Return the tombstones of a group.
+
+    `renamed` is a pair of member ids: the old id, and the new id that the log contains instead of the old id.
+    """
     group_id = group.group_id
     ids = [renamed[1] if renamed and member_id == renamed[0] else member_id for member_id in group.members]
     current = ConsumerGroupCurrentMemberAssignmentKey

@@ -2,8 +2,8 @@
 
 Owns one step (Kafka's CurrentAssignmentBuilder). A member first gives up tasks, and confirms that it has done so.
 Meanwhile it keeps its epoch. Then it gets the target's epoch and the free tasks. With later heartbeats it gets the
-tasks that others have given up. No active task ever has two owners, and no process has a task twice. A standby that
-becomes active stays a standby until the task is free.
+tasks that other members have given up. No active task ever has two owners, and no process has a task twice. A standby
+that becomes active stays a standby until the task is free.
 """
 
 from __future__ import annotations

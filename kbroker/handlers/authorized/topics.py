@@ -186,8 +186,8 @@ def create_topics(handler: Handler, _response: type[Any]) -> Handler:
         allowed, refused = [], []
         for topic in request.topics:
             name = topic.name
-            # Leave to the handler the names that it refuses itself: repeated names, and the name of Kafka's metadata
-            # topic.
+            # Leave some names to the handler, which refuses them itself: repeated names, and the name of Kafka's
+            # metadata topic.
             if may_all or counts[name] > 1 or name == _METADATA_TOPIC or rights.may(Operation.CREATE, TOPIC, name):
                 allowed.append(topic)
             else:

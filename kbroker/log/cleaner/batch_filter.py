@@ -280,7 +280,7 @@ def _varlong(value: int) -> bytes:
 
 
 def _wrap(value: int) -> int:
-    """Wrap a sum like a Java long."""
+    """Return a sum with the overflow of a Java long."""
     return (value + _I64 & _U64) - _I64
 
 

@@ -79,9 +79,9 @@ class CleanedSegment:
         return written
 
     def finish(self, aborted: Sequence[AbortedTxn], modified_ns: int) -> int:
-        """Write and fsync all files; return the number of bytes of the last write to the log. Raise OSError.
+        """Write and fsync all files; return the number of bytes of the last write to the log. Raises OSError.
 
-        The files get the modification time of the segment that they replace: this time determines the age of records
+        The files get the modification time of the segment that they replace, because it determines the age of records
         without a timestamp.
         """
         written = self.flush()

@@ -171,7 +171,7 @@ class SegmentReader:
 
 
 def _whole_batches(chunk: memoryview, position: int) -> Iterator[CheckedBatch]:
-    """Yield the complete batches of a chunk, up to the first incomplete batch; raise Malformed."""
+    """Yield the complete batches of a chunk, up to the first incomplete batch. Raises Malformed."""
     offset, size = 0, len(chunk)
     while offset + HEADER_SIZE <= size:
         header = parse_header(chunk, offset)

@@ -19,7 +19,7 @@ class LogDirError(Exception):
 
 
 def lock_directory(directory: str) -> int:
-    """Lock `directory` and return the descriptor that owns the lock. Raise LogDirError, OSError."""
+    """Lock `directory` and return the descriptor that owns the lock. Raises LogDirError, OSError."""
     fd = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

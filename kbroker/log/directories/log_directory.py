@@ -99,7 +99,7 @@ class LogDirectory:
         self.cluster_id = cluster_id or ""
         self.directory_id = ""
         self.was_clean = False
-        """Whether the directory had been closed cleanly when it was opened."""
+        """Whether the directory was closed cleanly before this process opened it."""
         self.failure = ""
         """The reason for which the directory is offline; empty while the directory is in use."""
         self.on_failure: Callable[[LogDirectory], None] = lambda _manager: None
@@ -349,9 +349,10 @@ class LogDirectory:
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
-        """Return a partition's log, created if missing; `sync` makes the creation durable. Raise OSError.
+        """Return a partition's log, created if missing; `sync` makes the creation durable. Raises OSError.
 
-        The directory of another topic of that name is renamed. A new log uses no descriptor until it is used.
+        If the directory belongs to another topic of that name, it is renamed. A new log has no open file before its
+        first use.
         """
         log = self.logs.get((topic, partition))
         if log is None:

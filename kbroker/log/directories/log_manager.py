@@ -3,9 +3,9 @@
 Owns placement (fewest partitions first), the handling of a failed directory, and moves between directories. Never opens
 a segment: each directory's `LogDirectory` opens its own segments.
 
-A directory that cannot be opened, or that fails later, goes offline with its partitions, and the others continue to
-serve (KIP-112). Two failures are fatal: the failure of all directories, and, on a single node, the failure of the
-directory with the metadata.
+A directory that cannot be opened, or that fails later, goes offline with its partitions, and the other directories
+continue to serve (KIP-112). Two failures are fatal: the failure of all directories, and, on a single node, the failure
+of the directory with the metadata.
 """
 
 from __future__ import annotations
@@ -346,7 +346,10 @@ class LogManager:
 
     @property
     def departing(self) -> bool:
-        """Whether a deleted partition's directory may still have its name; True while any directory is offline."""
+        """Whether a deleted partition's directory may still have its name.
+
+        Always true while a log directory is offline.
+        """
         return self.some_offline or any(manager.departing for manager in self.managers)
 
     def sync_by_threads(self) -> list[Future[None]]:
@@ -506,7 +509,7 @@ def _make_all(job: Sequence[tuple[str, NewPartition]], stopped: threading.Event)
     for directory, new in job:
         if stopped.is_set():
             break
-        # The later creation of the log raises the same error.
+        # If this fails, the later creation of the log raises the same error.
         with contextlib.suppress(OSError, ValueError):
             made = make_ahead(directory, new)
             if made is not None:

@@ -74,7 +74,7 @@ def _is_fresh(directory: str) -> bool:
 def take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, str]:
     """Check the owner of a directory; write the owner of a new directory; return (cluster id, directory id).
 
-    Raise LogDirError, OSError.
+    Raises LogDirError, OSError.
     """
     path = f"{directory}/{META_PROPERTIES}"
     repair = f"put it back, or write the lines version=1, node.id={node_id} and cluster.id=<the cluster's id> into it"

@@ -196,7 +196,10 @@ class Move:
             end, parts = self.log.log_end_offset, self._parts()
 
     def _parts(self) -> list[_Part]:
-        """Return the parts that the copy lacks. A new object for a segment means a new file: it was compacted."""
+        """Return the parts that the copy lacks.
+
+        If a segment has a new object, its file is also new, because the segment was compacted.
+        """
         parts = []
         for segment in list(self.log.segments):
             sealed = segment is not self.log.segments.active

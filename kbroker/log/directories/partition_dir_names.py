@@ -39,7 +39,7 @@ class Entries(NamedTuple):
 
 
 def entries_of(directory: str) -> Entries:
-    """Return the partitions of a directory in the order of their names; raise OSError."""
+    """Return the partitions of a directory in the order of their names. Raises OSError."""
     found = Entries([], [], [])
     for name in sorted(os.listdir(directory)):
         path = f"{directory}/{name}"

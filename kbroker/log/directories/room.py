@@ -66,7 +66,7 @@ class Room:
 
 
 def _free_bytes(directory: str) -> float:
-    """Return the number of bytes that this process may still write; raise OSError."""
+    """Return the number of bytes that this process may still write. Raises OSError."""
     stat = os.statvfs(directory)
     if not stat.f_blocks:  # ramfs, or a tmpfs without a size: limited only by memory
         return float("inf")

@@ -115,7 +115,7 @@ def audit(
     checked: Checked | None = None,
     pause: Callable[[], None] | None = None,
 ) -> Iterator[Finding]:
-    """Yield every fault. Raise NoLogDir, OSError.
+    """Yield every fault. Raises NoLogDir, OSError.
 
     `pause` is for a directory that a broker uses: it is called between repeated checks of a partition.
 

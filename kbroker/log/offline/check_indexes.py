@@ -142,7 +142,7 @@ class _TimeCheck:
 
 
 class TxnCheck:
-    """Checks that each aborted transaction that ends in the segment has one entry, and that there are no others."""
+    """Checks that the entries are exactly the aborted transactions that end in the segment, each once."""
 
     def __init__(self, file: OpenFile | None, path: str, base: int) -> None:
         self.path = path

@@ -62,7 +62,7 @@ def dump_order(directory: str) -> list[str]:
     Raise OSError, and NoLogDir for any other directory.
     """
     if list(partitions_of(directory)) != [directory]:
-        raise NoLogDir(f"{directory} is no directory of a partition; name one of the partitions in it")
+        raise NoLogDir(f"{directory} is not the directory of a partition; name one of the partitions in it")
     names = os.listdir(directory)
     of_segments = [name for name in names if name.endswith(_SUFFIXES) and offset_of(name) is not None]
     beside = [name for name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA) if name in names]
@@ -92,7 +92,7 @@ def dump(path: str, *, deep: bool = False, contents: bool = False) -> Iterator[s
     elif name in (checkpoints.PARTITION_METADATA, meta_properties.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN):
         yield from (read_text(_existing(path)) or "").splitlines()
     elif (base := offset_of(name)) is None:
-        raise UnknownFile(f"{path} is no file of a log directory")
+        raise UnknownFile(f"{path} is not a file of a log directory")
     else:
         with OpenFile(path) as file:
             if suffix == LOG_SUFFIX:
@@ -109,7 +109,7 @@ def dump(path: str, *, deep: bool = False, contents: bool = False) -> Iterator[s
             elif suffix == HEADERS_SUFFIX:
                 yield from _headers(path)
             else:
-                raise UnknownFile(f"{path} is no file of a log directory")
+                raise UnknownFile(f"{path} is not a file of a log directory")
 
 
 def _headers(path: str) -> Iterator[str]:

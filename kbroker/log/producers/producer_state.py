@@ -248,9 +248,10 @@ class ProducerState:
         self._verifications.pop(producer_id, None)
 
     def check_batch(self, header: BatchHeader, origin: AppendOrigin, guard: object = UNCHECKED) -> ProducedBatch | None:
-        """Check a data batch with a producer id; return the earlier batch that it repeats, or None to append it.
+        """Check a data batch with a producer id.
 
-        Raise AppendError for an invalid batch.
+        Return the earlier batch that it repeats, or None if it must be appended. Raise AppendError for an invalid
+        batch.
         """
         entry = self.entries.get(header.producer_id)
         if origin is CLIENT and entry is not None and header.producer_epoch == entry.producer_epoch:

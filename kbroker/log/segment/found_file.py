@@ -30,7 +30,7 @@ class Spans:
         self._links: list[Link] = []
 
     def around(self, position: int) -> tuple[int, Link] | None:
-        """Return the end of the range that contains or ends at `position`, and the link at this end."""
+        """Return the end of the range that contains `position` or ends there, and the link at this end."""
         slot = bisect_right(self._starts, position) - 1
         if slot < 0 or self._ends[slot] < position:
             return None

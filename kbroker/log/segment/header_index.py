@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
     name: str
     is_given_up: bool
-    """Whether the header has too many values; then the index does not describe it."""
+    """Whether the header has too many values. The index does not describe such a header."""
     everywhere: bytes
     """The blocks whose values are not known, as a bitmap."""
     values: dict[int, array[int] | bytearray]
@@ -174,7 +174,7 @@ class HeaderIndex:
             yield positions[block], self.base_offset + offsets[block], crcs[block]
 
     def block_at(self, offset: int) -> int:
-        """Return the block of an offset of the segment."""
+        """Return the block that contains an offset of the segment."""
         return max(bisect_right(self._blocks.offsets, offset - self.base_offset) - 1, 0)
 
     def offset_of(self, block: int) -> int:

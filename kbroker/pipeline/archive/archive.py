@@ -150,8 +150,8 @@ class Archive:
         archived = manifest.queries.get(query, -1)
         if archived < done:
             raise PipelineError(
-                f"the checkpoint {where} is ahead of {self._options.to}: it is another archive's, or this is an old"
-                " copy; take a new checkpoint"
+                f"the checkpoint {where} is ahead of {self._options.to}: it belongs to another archive, or this archive"
+                " is an old copy; take a new checkpoint"
             )
         if archived >= 0:
             for partition, end in self._checkpoint.ends(archived).items():
@@ -181,8 +181,8 @@ class Archive:
             )
         if deleted and not self._options.allow_gaps:
             raise PipelineError(
-                f"{', '.join(sorted(deleted))} was deleted upstream, and what it held last may not be archived;"
-                " --allow-gaps goes on without it"
+                f"{', '.join(sorted(deleted))} was deleted upstream, and its last records may not be archived;"
+                " --allow-gaps continues without them"
             )
 
     def _check_ids(self) -> None:

@@ -51,9 +51,9 @@ class Place(Protocol):
         """Lock the archive for writing, complete earlier changes, and yield the manifest."""
 
     def stage_all(self, name: str, frames: Iterable[Any], partition_by: str) -> Any:
-        """Prepare the records of a change.
+        """Prepare the records of a change. No topic is in more than one of the `frames`.
 
-        Each frame has its own topics. Return the records without decoded columns.
+        Return the records without their decoded columns.
         """
 
     def parts(self, name: str, staged: Any) -> list[Part]:

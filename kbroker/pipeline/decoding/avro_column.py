@@ -351,7 +351,7 @@ def _text_or_bytes(value: Any) -> str:
     try:
         return bytes(value).decode()
     except UnicodeDecodeError:
-        raise InvalidValue("bytes that are read as a text are no UTF-8") from None
+        raise InvalidValue("bytes that are read as a text are not UTF-8") from None
 
 
 def _uuid(value: bytes) -> str:

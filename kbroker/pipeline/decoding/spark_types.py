@@ -65,7 +65,7 @@ class Budget:
 
 
 def decimal_type(precision: int, scale: int) -> SparkType:
-    """Return the type for decimals. If they have more digits than Spark supports, it is the type of texts."""
+    """Return the type for decimals. This is the type of texts if the decimals have more digits than Spark supports."""
     return f"decimal({precision},{scale})" if precision <= MOST_DIGITS else STRING
 
 
@@ -120,7 +120,7 @@ def rescaled(unscaled: int, before: int, scale: int) -> int:
         return unscaled * power_of_ten(scale - before)
     found, rest = divmod(unscaled, power_of_ten(before - scale))
     if rest:
-        raise InvalidValue(f"a decimal has more than {scale} digits behind the point")
+        raise InvalidValue(f"a decimal has more than {scale} digits after the point")
     return found
 
 
@@ -180,7 +180,7 @@ def as_text(kind: SparkType, value: Any) -> str | None:
 
 _EPOCH: Final = datetime.date(1970, 1, 1)
 _FAR: Final = 700_000
-"""In days before or after 1970: beyond this limit, Python might not support the date."""
+"""The greatest distance of a date from 1970, in days. Beyond this limit, Python might not support the date."""
 
 
 def _named(kind: SparkType, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The decoded columns of each topic of a job: their types, and the records of a batch with these columns.
+"""The decoded columns of each topic of a job: the types of the columns, and their addition to a batch's records.
 
 Owns the choice of the reader's schema: the latest version of the subject TOPIC-value (TOPIC-key) at the time when the
 job first reads the topic. The job uses this schema until it ends. A topic without the subject, or with a schema that

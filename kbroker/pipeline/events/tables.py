@@ -54,7 +54,7 @@ LANDING, BROWSING, BUYING = range(3)
 
 
 class Page(NamedTuple):
-    """An event without its id, visitor, time and referrer, as JSON, and its effect on the next event."""
+    """The JSON of an event without its id, visitor, time and referrer. Also the event's effect on the next event."""
 
     fragment: str
     as_referrer: str

@@ -69,4 +69,4 @@ class Checkpoint:
             topics = json.loads(lines[line])
             return {Partition(t, int(p)): offset for t, found in topics.items() for p, offset in found.items()}
         except (IndexError, ValueError, AttributeError) as err:
-            raise PipelineError(f"{self._files.url(path)} is no checkpoint of a single Kafka source") from err
+            raise PipelineError(f"{self._files.url(path)} is not the checkpoint of a single Kafka source") from err

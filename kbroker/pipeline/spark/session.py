@@ -243,7 +243,7 @@ def configure(session: Any) -> Any:
 
 @contextmanager
 def _quiet_start(log: Path, debug: bool) -> Iterator[None]:
-    """Redirect to a file the output of a JVM that starts within the `with` block, until the JVM ends."""
+    """Redirect the output of a JVM that starts within the `with` block to the file `log`, until the JVM ends."""
     if debug:
         yield
         return

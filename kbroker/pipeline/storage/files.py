@@ -217,6 +217,6 @@ def require_shared(session: Any, files: Files, folder: str) -> None:
         files.delete(folder)
     if found < tasks:
         raise PipelineError(
-            f"{files.root} is a folder of this machine, and the executors write to another one of that name:"
-            " on a cluster it must be shared"
+            f"{files.root} is a folder of this machine, and the executors write to another folder of that name:"
+            " on a cluster, the folder must be shared"
         )

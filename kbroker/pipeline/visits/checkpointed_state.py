@@ -68,7 +68,10 @@ class Idle:
     def set_clocks(
         self, ends: Mapping[str, int], clocks: Mapping[str, int], last: Callable[[], Mapping[int, int]], now: float
     ) -> list[Clock]:
-        """Return the clocks to set after a batch with these `ends` and `clocks`. `last` requests the current ends."""
+        """Return the clocks to set after a batch with these `ends` and `clocks`.
+
+        `last()` requests the current end offsets.
+        """
         least = max(clocks.values(), default=0) - self._kept_ms
         behind = {int(n): end for n, end in ends.items() if n not in clocks or clocks[n] < least} if clocks else {}
         found = last() if behind else {}

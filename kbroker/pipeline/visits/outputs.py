@@ -1,8 +1,9 @@
 """The outputs of a stream: a table of Parquet files, one per day, and a compacted topic.
 
 Owns both outputs, and publishes the state's numbers to them. The first update of a run compares the numbers with the
-current content of the outputs. So it corrects changes by others (another count, a deleted folder or topic). Later
-updates compare the numbers with the last batch. A repeated update changes nothing. Never counts.
+current content of the outputs. So this update corrects changes that this stream did not make (another count, a deleted
+folder or topic). Later updates compare the numbers with the last batch. A repeated update changes nothing. Never
+counts.
 """
 
 from __future__ import annotations

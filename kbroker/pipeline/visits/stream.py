@@ -3,9 +3,9 @@
 Owns the stream, and a batch's changes to the state (checkpointed_state.py) and to the outputs (outputs.py).
 
 The state consists of the events that can still matter, and the numbers so far. A batch is a range of offsets, which
-Spark writes to its checkpoint before it reads them. A batch is counted when its state is committed. A repeated batch is
-only published again, which changes nothing. Spark's own session windows are not used: they would drop events that are
-late by Spark's watermark, which depends on the batches. Here lateness depends only on the records (rules.py).
+Spark writes to its checkpoint before it reads the records. A batch is counted when its state is committed. A repeated
+batch is only published again, which changes nothing. Spark's own session windows are not used: they would drop events
+that are late by Spark's watermark, which depends on the batches. Here lateness depends only on the records (rules.py).
 
 An event can matter until the slowest partition's clock is later than the event by `gap` plus `lateness`. The stream
 sets the clock of an idle partition that has been read to its end, if this clock is behind the fastest clock by more
@@ -69,7 +69,9 @@ class VisitsOptions:
     def __post_init__(self) -> None:
         names = self.topic, self.out_topic, self.dead_letters
         if len(set(names)) < len(names):
-            raise PipelineError("the topics of events, of numbers and of malformed events must be three")
+            raise PipelineError(
+                "the topics of events, of numbers and of malformed events must be three different topics"
+            )
 
 
 class Visits:
@@ -153,7 +155,9 @@ class Visits:
 
     def _check(self) -> None:
         if others := [name for name in self._outputs.table.visible() if not name.startswith("day=")]:
-            raise PipelineError(f"{self._options.to} is no table of visits, and holds {others[0]}: take another folder")
+            raise PipelineError(
+                f"{self._options.to} is not a table of visits, but has {others[0]}: take another folder"
+            )
         if Files(self._session, self._options.checkpoint).exists("metadata"):
             raise PipelineError(f"the checkpoint {self._options.checkpoint} is one of another job; take a new one")
         known, rules = fingerprint(self._lookup), self._options.rules.facts()
@@ -166,7 +170,7 @@ class Visits:
         topic_id = self._topic_id()
         if self.state.batch < 0:
             if query is not None and self._checkpoint.committed() >= 0:
-                raise PipelineError(f"{self._options.checkpoint} has a stream and no state; take a new checkpoint")
+                raise PipelineError(f"{self._options.checkpoint} has a stream, but no state; take a new checkpoint")
             self.state.lookup, self.state.rules, self.state.topic_id = known, rules, topic_id
             return
         if query is None or query != self.state.query:

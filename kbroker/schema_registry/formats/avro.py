@@ -262,7 +262,10 @@ _Work = Generator[Any, list[_Finding], list[_Finding]]
 
 
 class _Pairs:
-    """Compares pairs of the library's types; a pair that occurs within itself counts as compatible there."""
+    """Compares pairs of the library's types.
+
+    If a comparison meets its own pair again, the inner pair counts as compatible.
+    """
 
     def __init__(self) -> None:
         from avro import compatibility

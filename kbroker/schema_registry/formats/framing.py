@@ -4,7 +4,8 @@
     in a header             0, id u32  or  1, GUID of 16 bytes; the data then have nothing in front of them
 
 The header is `__key_schema_id` or `__value_schema_id`, and has precedence over the data. For Protobuf the indexes of
-the message follow the id or GUID. A token is these first 5 or 17 bytes, or the bytes that are in their place.
+the message follow the id or GUID. In this code a token is these first 5 or 17 bytes. If they are invalid, the token is
+the bytes in their place.
 """
 
 from __future__ import annotations

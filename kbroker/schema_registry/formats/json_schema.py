@@ -91,12 +91,12 @@ class JsonSchema(Schema):
 
     @cached_property
     def canonical(self) -> str:
-        """The text without white space; keys in the given order."""
+        """The text without white space, with the keys in the given order."""
         return to_json(self.root)
 
     @cached_property
     def normalized(self) -> str:
-        """The text without white space; keys sorted."""
+        """The text without white space, with sorted keys."""
         return to_json(self.root, sort_keys=True)
 
     @property

@@ -447,7 +447,7 @@ def _distinct(nodes: list[Node]) -> list[Node]:
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a function that searches a pattern in a text, in bounded time.
+    """Return a function that searches a text for a pattern, in bounded time.
 
     That function returns whether the pattern occurs.
     """

@@ -1,9 +1,9 @@
 """Finds the incompatible changes of a Protobuf file, according to Confluent's registry.
 
-Fields are compared by their numbers, messages and enums by their names. Scalars that Protobuf can read as each other
-are of one kind: all varints with enums and bool; zigzag; fixed of one width; strings and bytes. Members of a `oneof`
-exclude each other. A change must not make fields exclude each other. Types of other files are compared where they are
-used.
+Fields are compared by their numbers, messages and enums by their names. Protobuf can read a scalar as another scalar of
+the same kind. The kinds are: varints, including enums and bool; zigzag varints; fixed-size integers of one width;
+float; double; strings and bytes. Members of a `oneof` exclude each other. A change must not make fields exclude each
+other. Types of other files are compared where they are used.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Source:
         return b"\n".join(lines).decode()
 
     def places(self, path: Path) -> list[Place]:
-        """Return the places of a path, in the text's order."""
+        """Return the places in the text that have this path, in the order of the text."""
         return sorted(set(self._places.get(path, ())))
 
     def statements(self, path: Path) -> list[str]:
@@ -106,8 +106,8 @@ def printed(
 ) -> str:
     """Return a file descriptor as text.
 
-    `extensions` are the full names of all known extensions, for the names of options. If there is no text, `classes`
-    returns the class of options that knows the extensions, by the class's full name.
+    `extensions` are the full names of all known extensions, for the names of options. If there is no text, `classes` is
+    needed: it takes the full name of a class of options, and returns the class that knows the extensions.
     """
     return _Printer(file, text, Options(file.package, frozenset(extensions) if normalize else None, classes)).file()
 

@@ -47,7 +47,10 @@ def check_metadata(metadata: Any) -> None:
 
 
 def check_rule_set(rule_set: Any) -> None:
-    """Check `{"migrationRules": [rule], "domainRules": [rule], "encodingRules": [rule]}`: no two rules share a name."""
+    """Check the form of a rule set, and that no two of its rules have the same name.
+
+    The form is `{"migrationRules": [rule], "domainRules": [rule], "encodingRules": [rule]}`.
+    """
     if rule_set is None:
         return
     _object(rule_set, "ruleSet")

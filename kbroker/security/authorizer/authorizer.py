@@ -108,7 +108,7 @@ class Authorizer:
         self._listeners.append(listener)
 
     def rights_of(self, principal: Principal, host: str) -> Rights:
-        """Return the rights of a principal from a host, which always use the current ACLs."""
+        """Return the rights of a principal from a host. These rights always use the current ACLs."""
         rights = self._rights.get((principal, host))
         if rights is None:
             if len(self._rights) >= REMEMBERED_RIGHTS:

@@ -178,7 +178,7 @@ class Authentication:
         return self.principal is not None
 
     def versions_answered(self) -> None:
-        """Record that ApiVersions was answered without an error: it is allowed only once."""
+        """Record that ApiVersions was answered without an error. A second ApiVersions is not allowed."""
         self.stage = Stage.HANDSHAKE
 
     def handshake(self, mechanism: str, version: int) -> None:

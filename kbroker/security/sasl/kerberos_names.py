@@ -111,9 +111,7 @@ class PrincipalNamer:
 def _parsed(text: str) -> _Rule:
     found = _RULE.fullmatch(text)
     if found is None or (found["default"] is None and not found["parts"]):
-        raise BadRules(
-            f"{text!r} is neither DEFAULT nor RULE:[parts:format](pattern)s/from/to/ with g, L or U behind it"
-        )
+        raise BadRules(f"{text!r} is neither DEFAULT nor RULE:[parts:format](pattern)s/from/to/ followed by g, L or U")
     if found["default"] is not None:
         return _Rule(0)
     parts = int(found["parts"])

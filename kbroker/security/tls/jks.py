@@ -36,7 +36,10 @@ class BadStore(Exception):  # noqa: N818 - named after the file
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A masked key with its certificate chain in DER (its own first), or a trusted certificate without a key."""
+    """A masked key with its certificate chain in DER, or a trusted certificate without a key.
+
+    The key's own certificate is the first of the chain.
+    """
 
     alias: str
     chain: tuple[bytes, ...]

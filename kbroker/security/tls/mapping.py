@@ -80,7 +80,7 @@ def _rules(text: str) -> Iterator[_Rule]:
 def expanded(replacement: str, match: re.Match[str]) -> str:
     """Return a replacement with its groups inserted.
 
-    If a group number is too large, its last digits or all of it stay text.
+    If a group number is too large, its last digits or the complete number stay text.
     """
     groups = match.re.groups
 

@@ -62,7 +62,7 @@ def test_what_is_not_there_is_told_before_spark_starts(tmp_path: Path) -> None:
     assert (
         CommandLine("127.0.0.1:1").fails(*VISITS).startswith("no broker answers at 127.0.0.1:1: connection refused; ")
     )
-    assert CommandLine("127.0.0.1:1").fails(*VISITS, "--dead-letters", "t").endswith("must be three")
+    assert CommandLine("127.0.0.1:1").fails(*VISITS, "--dead-letters", "t").endswith("must be three different topics")
     with Broker() as broker:
         run = CommandLine(broker.bootstrap_servers)
         assert run.fails(*ARCHIVE, "--topics", "a") == f"no topic a at {broker.bootstrap_servers}"

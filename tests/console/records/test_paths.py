@@ -53,7 +53,7 @@ def test_it_does_not_hold(text):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "a path begins with a dot"), ("user", "no keyword"), (".a ==", "a value is expected here"),
+        ("", "a path begins with a dot"), ("user", "not a keyword"), (".a ==", "a value is expected here"),
         ("(.a", "a parenthesis is not closed"), (".a[0", "a bracket is not closed"),
         (".a == 1 .b", "a condition ends here"),
         ('.a =~ "("', "no regular expression"), (".a == 'x'", "cannot be read"), ("(" * 60 + ".a" + ")" * 60, "nested"),

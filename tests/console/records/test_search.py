@@ -141,7 +141,7 @@ def test_pages_lead_through_a_search(web, many):
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("where=nope+%3D+1", "at character 1: nope is no field"), ("where=.a+nope", "no keyword"),
+        ("where=nope+%3D+1", "at character 1: nope is no field"), ("where=.a+nope", "not a keyword"),
         ("value=(&regex=1", "no regular expression"),
         ("partition=9", "has no partition 9"), ("from=offset", "the offset is missing"),
         ("from=time", "the time is missing"),

@@ -180,7 +180,7 @@ def test_defaults_of_all_types() -> None:
         (record(("a", "string")), record(("a", "int")), {"a": "x"}, r"value\.a: string cannot be read as int"),
         (record(), record(("a", "int")), {}, r"value\.a is missing, and has no default"),
         (["null", "int"], "int", None, "null cannot be read as int"),
-        (DECIMAL, {**DECIMAL, "scale": 1}, "\u0001", "more than 1 digits behind the point"),
+        (DECIMAL, {**DECIMAL, "scale": 1}, "\u0001", "more than 1 digits after the point"),
         (DECIMAL, {**DECIMAL, "precision": 2}, "\u0001\u0000", "more than 2 digits"),
         (MILLIS, MILLIS, 2**62, "64 bits"),
         ("double", ["int", "string"], 0.5, "double is no branch of the union"),

@@ -32,7 +32,8 @@ def merged(table: Any, batch: Any, *, widens: bool) -> Any:
     """Return the type for a column that has one type in the table, and another type in a batch.
 
     Structs get the fields of both types, by name. A number gets the wider type. If the batch's type is wider, the table
-    must be able to change its column's type (`widens`). Raises OtherTypeError if no type has the values of both types.
+    must be able to change its column's type (`widens`). Raises OtherTypeError if no type can contain the values of both
+    types.
     """
     from pyspark.sql import types as t
 
