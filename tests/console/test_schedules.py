@@ -62,7 +62,7 @@ def test_one_record_is_cancelled(web: Visitor) -> None:
 
 def test_a_page_that_takes_too_long_says_so(web: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedules, "_MOST_SECONDS", 0.0)
-    assert "could not be read to its end in time" in web.page(PAGE).words
+    assert "could not read the topic to its end in time" in web.page(PAGE).words
     fields = {"topic": "reminders", "partition": "0", "offset": "1", "confirm": "reminders"}
     assert "use kbroker schedule cancel" in web.refused("schedule-cancel", **fields)
 
