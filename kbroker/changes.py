@@ -60,7 +60,7 @@ class Failure(NamedTuple):
     about: str = ""
     message: str | None = None
     missing: str = ""
-    """"topic" or "group" if no topic or group has the name in `about`."""
+    """The kind of the entity, "topic" or "group", if no entity of this kind has the name in `about`; otherwise ""."""
 
 
 class Unanswered(Exception):  # noqa: N818 - an outcome

@@ -86,7 +86,7 @@ def for_a_while(
 
 
 async def in_slices(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run work to its end, in a task, in slices of a millisecond. The event loop is free between them."""
+    """Run work to its end, in a task, in slices of a millisecond. The event loop is free between the slices."""
     return await _sliced(work)
 
 
@@ -281,8 +281,8 @@ class FewAtOnce(Generic[_T]):
     ) -> _T:
         """Run the work that `begin` creates, as soon as it may start.
 
-        `begun` is that work, if the caller has already started it. If the job may start immediately, `begun` replaces a
-        call of `begin`; else it is closed.
+        `begun` is that work, if the caller has already started it. If the work may start immediately, `begun` is used
+        instead of a call of `begin`. Otherwise `begun` is closed.
         """
         job = _Job(begin)
         if len(self._active) < self._most:

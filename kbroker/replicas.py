@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Topics whose changes are not deferred, because a coordinator loads their partitions when a change is published.
 
-But a topic with many new partitions is deferred even then; if the coordinator loads one of them earlier, `host_now`
-hosts it.
+But a topic with many new partitions is deferred even then; if the coordinator loads one of its partitions earlier,
+`host_now` hosts this partition.
 """
 AT_ONCE = 2
 """At most this number of new partitions is hosted before a change is published; hosting one takes 0.2 to 1 ms."""

@@ -125,7 +125,7 @@ def mark_of(topic: str) -> str:
 
 
 def replayed_to(admin: Any, topic: str) -> dict[int, int]:
-    """Return the mark of each partition that has one: the offset before which everything is replayed.
+    """Return the mark of each partition that has one: the offset before which all dead letters have been replayed.
 
     Waits for the end of a transaction that moves the mark. Raises AdminError, for example if the topic does not exist.
     """

@@ -116,7 +116,10 @@ class StuckGroups:
         return self._offsets.stuck()
 
     def rereads(self) -> Iterator[Reread]:
-        """Return the clients that fetched the same record from this broker before each of the last looks."""
+        """Yield the clients that fetched the same record from this broker again and again.
+
+        Each of the last looks has found such a fetch.
+        """
         often = (each for each in self._again.items() if each[1] >= LOOKS)
         for (key, client, offset), looks in islice(often, MOST_REREADS):
             yield (*key, offset, *client, looks)
@@ -226,7 +229,10 @@ class StuckGroups:
         return found
 
     async def _hosts_where_offsets_stand(self) -> set[int]:
-        """Return the other brokers with a partition for which a group with members could commit, but does not."""
+        """Return the other brokers with a partition whose committed offset stands still.
+
+        The partition has further records, and the group has members.
+        """
         others = self._state().brokers.keys() - {self._node_id}
         before, self._newest = self._newest, WeakKeyDictionary()
         found: set[int] = set()

@@ -190,9 +190,10 @@ class RegistryPlace:
 
     @property
     def url_for_console(self) -> str | None:
-        """The server's URL for the console of the same broker; with TLS, the URL has the name in its certificate.
+        """The server's URL for the console of the same broker.
 
-        None if the registry requires a login, because this console has no login for it.
+        With TLS, the URL's host is the name in the server's certificate. None if the registry requires a login, because
+        this console has no login for it.
         """
         if self.options.asks_for_login:
             return None

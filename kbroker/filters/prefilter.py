@@ -129,7 +129,10 @@ class _Behind:
         period = next(each for each in range(1, len(name) + 1) if name.startswith(name[each:]))
         overlapping = -(-len(name) // period)
         self.work: Final = overlapping * (1 + sum(1 if each.is_whole else 5 for each in found))
-        """The number of comparisons for each place of the name that `count` finds; `count` skips overlapping places."""
+        """The maximum number of comparisons for each occurrence of the name that `count` finds.
+
+        It includes the occurrences that overlap the found one, because `count` skips them.
+        """
 
     def most_work(self, data: bytes | bytearray, room: int) -> int:
         """Return the maximum number of comparisons in a search.

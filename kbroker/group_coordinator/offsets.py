@@ -248,7 +248,7 @@ class Offsets:
     def _is_settled(self, place: tuple[str, str, int], newest: int) -> bool:
         """Return whether no open transaction has written an offset after `newest`.
 
-        A tombstone would remove this offset.
+        A tombstone would also remove such an offset.
         """
         group_id, name, index = place
         open_here = self._open.get(group_id, {}).get((name, index), ())

@@ -434,7 +434,10 @@ class ShareGroups:
 
 
 async def _all(indexes: Sequence[int], ask: Callable[[int], Coroutine[Any, Any, A]]) -> dict[int, A]:
-    """Return the share coordinator's answer for each of a topic's partitions. One request contains many questions."""
+    """Return the answer to `ask` for each of a topic's partitions.
+
+    Many questions to the share coordinator run concurrently.
+    """
     answers: dict[int, A] = {}
     for first in range(0, len(indexes), _AT_ONCE):
         some = indexes[first : first + _AT_ONCE]

@@ -87,7 +87,7 @@ def ensure(
 ) -> list[str]:
     """Write the index of a closed segment of `size` bytes, if there is no index of exactly these headers yet.
 
-    Return the headers that this call found to have too many values. Raise OSError, and Stopped. Any thread may call
+    Return the headers that this call found to have too many values. Raises OSError and Stopped. Any thread may call
     this.
     """
     wanted = sorted(set(names))

@@ -268,7 +268,7 @@ class LogState:
             self.maturity = Maturity(self.segments, self.high_watermark)  # consumers may have read these records
 
     def mature_end(self, now_ms: int) -> int:
-        """Return the end of the records that are older than `delivery.delay.ms`; raise OSError.
+        """Return the end of the records that are older than `delivery.delay.ms`. Raises OSError.
 
         If many records mature at once, one call examines a part of them, and `maturity.is_behind` is true meanwhile.
         """
@@ -364,7 +364,7 @@ class LogState:
                 self.segments.deleted_files.add_garbage(outlived)
 
     def flush(self, now_ms: int = 0, *, snapshots: bool = True) -> None:
-        """Flush the log, with or without the producers' snapshots; raise AppendError(KAFKA_STORAGE_ERROR)."""
+        """Flush the log, with or without the producers' snapshots. Raises AppendError (KAFKA_STORAGE_ERROR)."""
         task = self.begin_flush(snapshots=snapshots)
         if task is not None:
             task.run()

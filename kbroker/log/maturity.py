@@ -140,7 +140,7 @@ class Maturity:
     def _walk(
         self, segment: Segment, place: int, most: int, beyond: int, log_end: int, youngest: int, now_ms: int
     ) -> tuple[int, int]:
-        """Move the end over the mature batches of a segment from a position on.
+        """Advance the end past the mature batches of a segment, beginning at a position.
 
         The segment's offsets are before `beyond`. Return the number of examined batches, and the position after them.
         """

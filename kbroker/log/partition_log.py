@@ -408,7 +408,7 @@ class PartitionLog(LogState):
     # -- offsets ----------------------------------------------------------------------------------------------
 
     def advance_log_start(self, offset: int, now_ms: int = 0) -> bool:
-        """Delete the records before `offset`; return whether anything changed. Raise ApiError(OFFSET_OUT_OF_RANGE).
+        """Delete the records before `offset`; return whether anything changed. Raises ApiError (OFFSET_OUT_OF_RANGE).
 
         If there are many segments, only the first few are deleted now, and the others by the next `delete_below_start`.
         """
@@ -473,7 +473,7 @@ class PartitionLog(LogState):
             self.roll(now_ms)
 
     def _beyond_size(self, limit: int, _now_ms: int, most: int) -> int:
-        """Return how many of the first `most` segments exceed the size to keep on the local disk."""
+        """Return the number of segments, among the first `most`, that exceed the size to keep on the local disk."""
         config = self.config
         kept = config.kept_locally_bytes if config.remote_storage_enable else config.retention_bytes
         return self.segments.beyond_size(kept, self.log_end_offset, limit, most)

@@ -170,7 +170,7 @@ async def judged(
     is_repeated: Callable[[BatchHeader], bool],
     may_write: MayWrite = may_write_anywhere,
 ) -> Opened:
-    """Return an opened batch with the records that the check accepts; raise AppendError. The check may wait.
+    """Return an opened batch with the records that the check accepts. Raises AppendError. The check may wait.
 
     A repeated batch passes: it will not be appended again, and its producer must receive the result of the first
     append.

@@ -56,9 +56,9 @@ def may_become(current: SegmentState | None, target: SegmentState) -> bool:
 
 
 def deletion_may_become(current: DeleteState | None, target: DeleteState) -> bool:
-    """Return whether the deletion of a partition (None: not marked) may reach a state.
+    """Return whether the deletion of a partition may change to a state. A deletion may also keep its state.
 
-    A deletion may also keep its state.
+    `current` is None if the partition is not marked for deletion.
     """
     if current is None:
         return target is DeleteState.DELETE_PARTITION_MARKED

@@ -55,7 +55,7 @@ class Follower:
     """The leader's log end offset at the last fetch."""
     fetched_ms: int = NEVER
     caught_up_ms: int = NEVER
-    """The last time at which the follower had all records that the leader had at that time."""
+    """The last time at which the follower had all records of the leader."""
 
     def is_caught_up(self, end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
         """Whether the follower has all records, or had all records at most `max_lag_ms` ago."""

@@ -180,7 +180,10 @@ class ShareDelivery:
             self.end_session(session)
 
     async def _release(self, session: ShareSession) -> None:
-        """Release the records of a member that has ended; forget the share partitions of a group without members."""
+        """Release the records of a member whose session has ended.
+
+        Forget the share partitions of a group without members.
+        """
         group, member = session.key
         self._releasing[group] = self._releasing.get(group, 0) + 1
         try:

@@ -126,7 +126,7 @@ class OpenedBatch:
         return known
 
     async def _find_borders(self) -> None:
-        """Find the begin of each record, and the end of the last record. Raises Malformed."""
+        """Find the beginning of each record, and the end of the last record. Raises Malformed."""
         if self._borders:
             return
         found = [0]

@@ -104,7 +104,7 @@ class Rereading:
 class Notifications(Generic[K]):
     """The numbered znodes below a path. Each of them names a key whose value has changed.
 
-    `named` returns the key in the data of a notification; None to skip it.
+    `named` returns the key in the data of a notification, or None if the notification must be skipped.
     """
 
     def __init__(self, tree: MetadataTree, clock: Clock, path: str, named: Callable[[str, bytes], K | None]) -> None:

@@ -305,7 +305,7 @@ class Segment:
         return self.indexes.max_timestamp
 
     def written_ms(self) -> int:
-        """Return the largest timestamp, or the file's modification time if there is none; raise OSError."""
+        """Return the largest timestamp, or the file's modification time if there is no timestamp. Raises OSError."""
         largest = self.max_timestamp
         return largest if largest >= 0 else int(os.stat(self.path()).st_mtime * 1000)
 

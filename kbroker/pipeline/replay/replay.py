@@ -42,7 +42,7 @@ _DELIVERY_MS: Final = 600_000
 
 
 def check_delay(cluster: Cluster, topic: str, *, exactly_once: bool) -> None:
-    """Refuse a delay topic as the target of an exactly-once replay; raise PipelineError.
+    """Raise PipelineError if the target of an exactly-once replay is a delay topic.
 
     A resumed replay reads the target to find the records that it has sent, but this read would not return delayed
     records.

@@ -156,7 +156,10 @@ def final_days(streamed: list[Row]) -> list[str]:
 
 
 def table_rows(session: Any, table: str) -> list[Row]:
-    """Return a stream's table, by day and organisation, with `final`. Raises PipelineError."""
+    """Return the rows of a stream's table, sorted by day and organisation, with the column `final`.
+
+    Raises PipelineError.
+    """
     if not any(each.name.startswith("day=") for each in Files(session, table).listing()):
         raise PipelineError(f"there is no table {table}")
     session.catalog.refreshByPath(table)

@@ -53,7 +53,7 @@ def _between(direction: str, new: Schema, version: int | None, old: Schema) -> l
     found: list[str] = []
     if direction in ("FORWARD", "FULL"):
         found += [each.message("old", "new") for each in compatible(old, new)]
-        # With FULL, the old schema is added only after BACKWARD messages, as in Confluent's registry.
+        # With FULL, the messages of the forward direction do not end with the old schema, as in Confluent's registry.
         if found and direction == "FORWARD":
             found += _old(version, old)
     if direction in ("BACKWARD", "FULL"):
