@@ -140,7 +140,7 @@ class Tiers:
             finally:
                 self._cleaned = None
         if failed is not None and not self._clean_fails:
-            log.warning("remote segments that nobody needs are not all deleted, which is tried again: %s", failed)
+            log.warning("some unneeded remote segments are not deleted yet; the deletion is retried: %s", failed)
         self._clean_fails = 0 if failed is None else min(self._clean_fails + 1, 10)
 
     async def _delete_segments(self, owner: Owner) -> None:

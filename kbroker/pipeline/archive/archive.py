@@ -158,7 +158,7 @@ class Archive:
                 if ends.get(partition, end) != end:
                     raise PipelineError(
                         f"the checkpoint {where} ends {partition} at {end}, but {self._options.to} was continued"
-                        f" with another one up to {ends[partition]}; take a new one"
+                        f" with another checkpoint up to {ends[partition]}; take a new checkpoint"
                     )
         elif (
             ends

@@ -41,7 +41,7 @@ def require_same(
     if known not in (None, state.topic_id):
         raise PipelineError(f"the checkpoint {checkpoint} is of another topic than the {topic} in {root}")
     if state.rules.get("event_format", JSON) != rules.event_format:
-        raise PipelineError(f"the stream of {checkpoint} read its events the other way, with or without --registry")
+        raise PipelineError(f"the stream of {checkpoint} read events in the other format, with or without --registry")
     if state.rules != rules.facts():
         raise PipelineError(f"the stream of {checkpoint} counted by other rules (--gap, --lateness, fields)")
     if state.lookup != fingerprint(lookup):
