@@ -36,9 +36,9 @@ class Filter:
         """The headers for which an index is useful."""
         self._prefilter: Final = Prefilter(found)
         self.header_values: Final = self._prefilter.header_values
-        """The name of a header, and values (record_walk.with_header).
+        """A header's name, and some values (for record_walk.with_header).
 
-        Each record that matches has this header with one of these values. None if there is no such header.
+        Each matching record has this header with one of these values. None if no such header is known.
         """
         self._decode: Final = decode
         self._unread: Final = Document(decode)

@@ -520,7 +520,7 @@ class PartitionLog(LogState):
             self.producers.taking is not None or self._snapshots.newest_offset in self._snapshots.unsynced
         ):
             # Until the newest snapshot is on disk, a start needs the log to replay the producers' changes since the
-            # previous one.
+            # previous snapshot.
             below = min(below, self.segments.index_at(self._snapshots.newest_synced))
         if not below:
             return 0

@@ -1,8 +1,8 @@
 """The partitions with remote storage on a broker: their rounds, and the deletion of unneeded remote segments.
 
 Owns the choice of the partitions, the time of their rounds, and the reader. Also owns the deletion of two kinds of
-remote segments: those of deleted topics, and those of topics that no longer use remote storage and are not led by this
-broker. Never copies: copying.py does.
+remote segments: the segments of deleted topics, and the segments of topics that no longer use remote storage, if this
+broker does not lead the partition. Never copies: copying.py does.
 """
 
 from __future__ import annotations

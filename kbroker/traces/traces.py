@@ -111,4 +111,4 @@ class Traces:
             while line := pipe.readline(_LONGEST_LINE):
                 log.warning("%s", line.decode("utf-8", "replace").rstrip())
         if not self._ending.is_set():
-            log.error("the process that exports spans has ended: requests have none from now on")
+            log.error("the process that exports spans has ended: requests have no spans from now on")

@@ -207,7 +207,7 @@ class Marking:
         return bool(self._jobs)
 
     def _send_piece(self, job: _Job) -> bool:
-        """Send some markers of a round; return whether it is complete."""
+        """Send some markers of a round. Return whether the round is complete."""
         partition, transactional_id = job.name
         try:
             shard, epoch = self._runtime.shard(partition), self._runtime.epoch(partition)

@@ -3,7 +3,7 @@
 Owns the `.index` and `.timeindex` files: appending, bisection, growth and trimming. Never reads the log:
 segment_indexes.py checks the entries, and rebuilds a wrong index.
 
-    .index       relative offset u32 | position u32        the batch at `position` reaches up to the offset
+    .index       relative offset u32 | position u32        the last offset of the batch at `position`
     .timeindex   timestamp i64 | relative offset u32       no earlier batch has a larger timestamp
 
 Files are mapped, and preallocated in doubling steps. So an idle partition uses no resources, and a full disk raises

@@ -124,7 +124,7 @@ def published(session: Any, checkpoint: str, state: VisitsState) -> bool:
 
 
 def as_far(session: Any, root: str, topic: str, state: VisitsState) -> bool:
-    """Whether an archive ends at the stream's position. Only then must the numbers of late events be equal, too."""
+    """Whether an archive ends at the stream's position. The numbers of late events must be equal only in this case."""
     ends = _ends(session, root, topic)
     return all(ends.get(int(n), 0) == end for n, end in state.ends.items()) and len(ends) <= len(state.ends)
 

@@ -172,7 +172,7 @@ def _allow_weak_signatures(context: ssl.SSLContext) -> None:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Yield a path from which only this process can read a text; remove it afterwards."""
+    """Yield the path of a temporary file with a text, which other users cannot read. Remove the file afterwards."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("kbroker", os.MFD_CLOEXEC)
         try:
