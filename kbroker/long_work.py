@@ -201,10 +201,10 @@ class Pauses:
 
 
 class ShortTurns:
-    """While one object is held, the interpreter switches between threads every 0.5 ms instead of Python's 5 ms.
+    """From its creation until `end`, the interpreter switches between threads every 0.5 ms instead of Python's 5 ms.
 
-    A thread that waits for the disk or the network needs the interpreter after each wait. With Python's interval, a
-    busy event loop gives it the interpreter only after 5 ms. While an object is held, no single call into C may take
+    A thread that waits for the disk or the network needs the interpreter after each wait. With Python's interval, the
+    thread gets the interpreter from a busy event loop only after 5 ms. Until `end`, no single call into C may take
     long.
     """
 

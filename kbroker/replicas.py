@@ -96,7 +96,7 @@ class Replicas:
         """The checks of batches, if they take too long for one step of the loop."""
         self._is_elsewhere = is_elsewhere
         self.checks_of: Callable[[str], RecordChecks] = lambda _topic: NO_CHECKS
-        """A function that returns the checks of a topic's records that its configs may require."""
+        """A function that returns the checks of records that a topic's configs can require."""
         self.on_hosted: Callable[[Partition], None] = lambda _partition: None
         """A function that is called with a newly hosted partition, before it leads or follows."""
         self.on_reconfigured: Callable[[Partition], None] = lambda _partition: None

@@ -391,7 +391,7 @@ def _parts(steps: Iterator[Step]) -> Iterator[list[Step]]:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """The dead letters of a partition to purge, from `first_offset` on, and before `before_offset`."""
+    """The dead letters to purge in one partition: the offsets from `first_offset` on that are below `before_offset`."""
 
     partition: int
     first_offset: int

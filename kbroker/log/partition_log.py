@@ -52,7 +52,7 @@ _LATEST_PRODUCE = 13
 _HELD_COUNTED = 128
 """The maximum number of segments that are counted as kept for pending records."""
 FEW_PRODUCERS = 500
-"""The maximum number of producers whose snapshot a roll writes immediately, which takes half a millisecond."""
+"""The maximum number of producers in a snapshot that a roll writes immediately. The write takes half a millisecond."""
 
 logger = logging.getLogger(__name__)
 
@@ -410,7 +410,8 @@ class PartitionLog(LogState):
     def advance_log_start(self, offset: int, now_ms: int = 0) -> bool:
         """Delete the records before `offset`; return whether anything changed. Raises ApiError (OFFSET_OUT_OF_RANGE).
 
-        If there are many segments, only the first few are deleted now, and the others by the next `delete_below_start`.
+        If there are many segments, this call deletes only the first few. The next `delete_below_start` deletes the
+        other segments.
         """
         if offset > self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -34,7 +34,7 @@ from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT
 MOST_ERRORS: Final = 1000
 """The maximum number of record errors in one response. Kafka lists all errors."""
 _AT_ONCE_SECONDS: Final = 0.001  # the time in which nearly every batch can be checked
-_REGAINED: Final = 0.8  # the share of the elapsed time that `_Allowance` gets back
+_REGAINED: Final = 0.8  # `_Allowance` regains this share of the elapsed time
 _FEW: Final = 20_000  # the maximum number of records checked in one call, which takes 0.2 ms
 _MOST_AT_ONCE: Final = 512 << 10  # the maximum number of bytes uncompressed in one call: 0.1 to 0.6 ms
 _NO_TIMESTAMP: Final = -1

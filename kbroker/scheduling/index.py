@@ -316,7 +316,7 @@ class Index:
         return applied
 
     def _put(self, puts: dict[int, tuple[object, ...]], keys: dict[int, int]) -> None:
-        """Add rows, and remove those that they replace."""
+        """Add rows, and remove the rows that the added rows replace."""
         if keys:
             self.pending -= self._db.execute(_TAKE_KEYS, (json.dumps(list(keys)),)).rowcount
             keys.clear()

@@ -31,7 +31,7 @@ from kbroker.share_partition.runs import (
 from kbroker.share_partition.states import Limits, RecordState, Span
 
 AT_ONCE: Final = 64
-"""The number of runs that change between two turns of the event loop: this takes about 0.5 ms."""
+"""The maximum number of runs that change in one turn of the event loop. So many changes take about 0.5 ms."""
 _TERMINAL: Final = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 _MOST_DELIVERIES: Final = 1000
 _AVAILABLE: Final = int(RecordState.AVAILABLE)

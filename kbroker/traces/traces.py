@@ -1,8 +1,8 @@
 """The broker's part of tracing: passes measurements of requests to a process that creates and exports the spans.
 
-Owns the queue for that process, and the process's start and end. The broker's own process creates no spans, because a
-span takes ten times as long as its measurement, and the thread that creates it would block the interpreter when the
-event loop needs it. Never waits in the loop: if the queue is full, the newest measurement is dropped.
+Owns the queue for that process, and the process's start and end. The broker's own process creates no spans. A span
+takes ten times as long as its measurement. A thread that creates spans would block the interpreter when the event loop
+needs it. Never waits in the loop: if the queue is full, the newest measurement is dropped.
 """
 
 from __future__ import annotations

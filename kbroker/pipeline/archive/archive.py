@@ -1,10 +1,10 @@
 """`archive` copies the records of topics to files, each offset once, even if the job ends at any moment.
 
-Owns the stream and the work of one batch. A batch is a range of offsets for each partition, which Spark writes to its
-checkpoint before it reads them, so that a repeated batch has the same offsets. A batch is committed once its entry is
-in the archive's manifest (store.py), or in a commit of its table (tables/). The entry or commit names the stream and
-the batch, so that a repeated batch is skipped. Records of aborted transactions are not read (`read_committed`). Never
-deletes anything in the topics.
+Owns the stream and the work of one batch. A batch is a range of offsets for each partition. Spark writes the ranges to
+its checkpoint before it reads the records, so a repeated batch has the same offsets. A batch is committed once its
+entry is in the archive's manifest (store.py), or in a commit of its table (tables/). The entry or commit names the
+stream and the batch, so that a repeated batch is skipped. Records of aborted transactions are not read
+(`read_committed`). Never deletes anything in the topics.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _OTHER_TYPE: Final = "Incompatible because of different schema type"
 
 
 def check(level: str, new: Schema, previous: Iterable[tuple[int | None, Schema]]) -> list[str]:
-    """Return the reasons for which a new schema must not follow the previous versions; an empty list if it may.
+    """Return the reasons for which a new schema must not follow the previous versions; an empty list if there are none.
 
     The versions are ordered from the oldest. `previous` are pairs of a version's number (or None) and its schema. The
     messages are the verbose messages of Confluent's registry, which end with the old version, its schema and the level.

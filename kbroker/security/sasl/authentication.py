@@ -1,7 +1,7 @@
 """The authentication on one connection: the allowed requests, and its result.
 
 Owns the order of requests (Apache Kafka: SaslServerAuthenticator), and the interface of a mechanism (bytes in, bytes
-out, and a name at the end). Owns also the session of a login: its end, the times at which a client may log in again
+out, and a name at the end). Also owns the session of a login: its end, the times at which a client may log in again
 (KIP-368), and the time at which a broker renews its own login to another broker. Never handles a frame:
 network/sasl_gate.py reads and writes frames.
 
