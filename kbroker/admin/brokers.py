@@ -79,7 +79,7 @@ def one_broker(admin: Any, partitions: Mapping[Key, Mapping[str, Any]], broker_i
     for each in listed_brokers(admin, partitions):
         if each["id"] == broker_id:
             return each
-    raise AdminError(f"no broker with id {broker_id} lives; `kbroker broker list` shows those that do")
+    raise AdminError(f"no broker with id {broker_id} is alive; `kbroker broker list` shows live brokers")
 
 
 def listed_replicas(admin: Any, broker_ids: Sequence[int], topics: Sequence[str] = ()) -> list[dict[str, Any]]:

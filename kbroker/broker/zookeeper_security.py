@@ -161,7 +161,7 @@ def _versions(config: BrokerConfig) -> list[ssl.TLSVersion]:
         names = (config.get_str(key),)
     unknown = [name for name in names if name not in _VERSIONS]
     if unknown:
-        raise ConfigError(f"{key}: {', '.join(unknown)} cannot be used; it may be {' or '.join(_VERSIONS)}")
+        raise ConfigError(f"{key}: {', '.join(unknown)} cannot be used; possible are {' or '.join(_VERSIONS)}")
     return [_VERSIONS[name] for name in names]
 
 
@@ -189,8 +189,8 @@ def _pem_file(config: BrokerConfig, store: str) -> str | None:
     if kind.upper() != "PEM":
         reason = f"is {kind}" if kind else "can't be told by its name"
         raise ConfigError(
-            f"{_PREFIX}.{store}.location: {path}: its form {reason}, and this version reads PEM only: convert it, or "
-            f"set {_PREFIX}.{store}.type=PEM if it is that"
+            f"{_PREFIX}.{store}.location: {path}: its form {reason}, but only PEM can be read: convert the file, "
+            f"or set {_PREFIX}.{store}.type=PEM if the file is PEM"
         )
     return path
 

@@ -170,7 +170,7 @@ def _propose(admin: Any, name: str, brokers: list[int], *, by_rack: bool, output
     racks = {each["id"]: each["rack"] for each in listed_brokers(admin, {})}
     missing = [each for each in brokers if each not in racks]
     if missing:
-        raise click.ClickException(f"no broker with id {missing[0]} lives; `kbroker broker list` shows those that do")
+        raise click.ClickException(f"no broker with id {missing[0]} is alive; `kbroker broker list` shows live brokers")
     made = proposal({key: known[key]["replica_nodes"] for key in keys}, brokers, racks, by_rack=by_rack)
     (Output("json") if output.form == "table" else output).show(as_document(made))
 

@@ -219,8 +219,8 @@ class RegistryPlace:
             url = self.url_for_others
             if _is_loopback(urlsplit(url).hostname) and not all(_is_loopback(each.host) for each in node.addresses):
                 log.warning(
-                    "brokers on other machines cannot reach the schema registry at %s, and will not if this broker "
-                    "leads _schemas: --registry HOST:PORT, or --registry-advertised",
+                    "brokers on other machines cannot reach the schema registry at %s, not even while this broker "
+                    "leads _schemas: give --registry HOST:PORT, or --registry-advertised",
                     url,
                 )
             node.publish_registry(url)

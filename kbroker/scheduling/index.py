@@ -475,7 +475,7 @@ def _load(path: str, boot: str) -> Index | None:
         database = _connect(path)
         index = Index(database)
         if not boot:
-            raise IndexDamaged("the system does not say whether it was started again")
+            raise IndexDamaged("the system does not report whether it was restarted")
         index.load(boot)
     except (sqlite3.Error, IndexDamaged, struct.error, IndexError, ValueError, TypeError, KeyError) as error:
         if database is not None:

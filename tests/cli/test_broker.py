@@ -127,7 +127,7 @@ def test_what_lies_in_directories(anywhere, name):
     ]
     assert told[0]["bytes"] == 0 < told[1]["bytes"]
     assert len(anywhere.ok("broker", "log-dirs", "1", "--topic", name).lines) == 3
-    assert "no broker with id 9 lives; " in anywhere.fails("broker", "log-dirs", "9")
+    assert "no broker with id 9 is alive; " in anywhere.fails("broker", "log-dirs", "9")
 
 
 def test_the_apis_of_all_brokers(anywhere):

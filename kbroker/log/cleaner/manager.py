@@ -328,7 +328,7 @@ class Cleaner:
             logger.warning("%s-%d: %d records without a key were dropped", *job.key, job.result["keyless"])
         if job.result["unreadable_count"]:
             logger.warning(
-                "%s-%d: compaction left %d batches as they are, whose records cannot be read: %s",
+                "%s-%d: compaction left %d batches unchanged, because their records cannot be read: %s",
                 *job.key,
                 job.result["unreadable_count"],
                 "; ".join(job.result["unreadable"]),

@@ -129,9 +129,9 @@ class Archive:
         if _visible_below(self._checkpoint.url(), self._store.files.url()):
             raise PipelineError(f"the checkpoint {options.checkpoint} would lie among the files of {options.to}")
         if not manifest.entries and (others := self._store.files.visible()):
-            raise PipelineError(f"{options.to} is no archive, and holds {others[0]}: take a folder of its own")
+            raise PipelineError(f"{options.to} is no archive, but contains {others[0]}: choose an empty folder")
         if self._checkpoint.holds("stream"):
-            raise PipelineError(f"the checkpoint {options.checkpoint} is one of visits; take a new one")
+            raise PipelineError(f"the checkpoint {options.checkpoint} belongs to visits; take a new checkpoint")
         if (found := self._store.layout(manifest)) not in (None, options.partition_by):
             raise PipelineError(f"{options.to} is partitioned by {found}, not by {options.partition_by}")
         if faults := manifest.faults():
@@ -189,7 +189,7 @@ class Archive:
         """Refuse a topic that was recreated after it was archived. Record the ids of new topics."""
         for name, found in self._cluster.ids(self._topics).items():
             if self._ids.setdefault(name, found) != found:
-                raise PipelineError(f"{name} was made anew since it was archived; archive it to another place")
+                raise PipelineError(f"{name} was created again after it was archived; archive it to another place")
 
     def _check_upstream(self, ends: Offsets) -> None:
         for partition, (first, last) in sorted(self._cluster.bounds(self._topics).items()):
