@@ -274,7 +274,7 @@ def strangers_of(causes: list[Cause]) -> int:
 
 
 class Originals:
-    """Reads, from the topics of origin, the records to which dead letters refer."""
+    """Reads the original records of dead letters from their topics of origin."""
 
     def __init__(self, admin: Any) -> None:
         self._reader = PartitionReader(admin)

@@ -424,7 +424,7 @@ def purges(
 
 
 def _check_letters(letters: Letters) -> None:
-    """Raise AdminError if a partition begins with a record that is no dead letter: it may be the wrong topic."""
+    """Raise AdminError if a partition begins with a record that is no dead letter: the topic may be the wrong one."""
     for letter in letters.firsts():
         if letter.origin.topic is None:
             place = f"{letters.topic}-{letter.record.partition} offset {letter.record.offset}"

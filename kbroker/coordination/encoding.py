@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 def read_prefix(data: bytes, part: str) -> int:
     """Return the type or version at the beginning of a `part` ("key" or "value").
 
-    Raises Malformed if it is too short.
+    Raises Malformed if the part is too short.
     """
     if len(data) < 2:
         raise Malformed(f"its {part} has {len(data)} bytes, too few for a version")

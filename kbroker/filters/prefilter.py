@@ -57,7 +57,7 @@ class Needle(NamedTuple):
     name: bytes
     text: bytes
     is_whole: bool = False
-    """Whether the text is the complete value of the header. Then the length before the text is known."""
+    """Whether the text is the complete value of the header. If so, the length before the text is known."""
 
     @property
     def size(self) -> int:
@@ -216,7 +216,7 @@ def needles(found: Condition, wanted: bool) -> _Needles:
 def _best(found: Iterable[_Needles]) -> _Needles:
     """Return the most selective of several needles: the longest, because long texts are rare.
 
-    Each needle alone is correct.
+    A search for any one of them gives a correct result.
     """
     known = [each for each in found if each is not None]
     return max(known, key=_selectivity, default=None)

@@ -106,7 +106,7 @@ class LogHost:
     on_disk_error: Callable[[OSError], None] = lambda _error: None
     """A function that is called with every disk error after the opening, and handles the error for the other logs."""
     files: OpenFiles | None = None
-    """Limits the number of segments with open files in all these logs. If it is None, the log has its own limit."""
+    """Limits the number of segments with open files in all logs of the owner. If None, the log has its own limit."""
     later: Callable[[Work], None] = lambda make: whole(make())
     """A function that is called with long work.
 
@@ -219,7 +219,7 @@ class LogState:
         if config.remote_storage_enable:
             self.tier = Tier(min(stop.log_start_offset, self.log_start_offset))
         self.held_bytes = 0
-        """The number of bytes that retention would have deleted without the pending schedules."""
+        """The number of bytes that retention would have deleted if there were no pending schedules."""
         self.is_unmarked = False
         """Whether clients' records are refused for now.
 

@@ -167,7 +167,7 @@ class Maturity:
         return self._noticed(header.max_timestamp, header.last_offset, log_end, now_ms)
 
     def _noticed(self, timestamp: int, last_offset: int, log_end: int, now_ms: int) -> int:
-        """Return a timestamp. For a timestamp of the future, return the time at which it was noticed."""
+        """Return a timestamp or, if the timestamp is in the future, the time at which it was noticed."""
         if timestamp <= now_ms:
             return timestamp
         if last_offset >= self._future_end:

@@ -56,7 +56,7 @@ class Opening(NamedTuple):
     """A batch whose records are being checked."""
 
     work: Coroutine[Any, Any, Opened] | None
-    """The remaining work, if the work has begun. From then on it uses memory."""
+    """The remaining work, if the work has begun. From then on the work uses memory."""
     again: partial[Coroutine[Any, Any, Opened]]
     """A function that starts the complete work again."""
     check: RecordCheck | None = None
@@ -136,7 +136,7 @@ def is_in_order(
 
 
 def _unpacked_at_once(codec: int, body: memoryview) -> bytes | None:
-    """Return a batch's uncompressed records; None if they are large or broken, or the time is used up."""
+    """Return a batch's uncompressed records; None if the records are large or broken, or if no time is left."""
     if len(body) > _MOST_AT_ONCE:
         return None
     until = _allowance.begin()

@@ -487,7 +487,7 @@ def _load(path: str, boot: str) -> Index | None:
 
 
 def lacks_resources(error: sqlite3.Error) -> bool:
-    """Whether an error is about disk space, file descriptors or memory. The file itself is then not damaged."""
+    """Whether an error is about disk space, file descriptors or memory. If so, the file itself is not damaged."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and (code in _LACKS or code & 0xFF in _LACKS)
 

@@ -39,7 +39,7 @@ _INHERITED: Final = (
     "compatibilityPolicy",
     "compatibilityGroup",
 )
-"""The fields that a subject's config inherits from the global config, if it does not set them."""
+"""The fields that a subject's config inherits from the global config, if the subject's config does not set them."""
 _states: Final = itertools.count()
 Config = dict[str, Any]
 V = TypeVar("V")

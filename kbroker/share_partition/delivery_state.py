@@ -112,7 +112,7 @@ class DeliveryState:
         return self.in_flight < limits.record_locks or self.runs.next_available() >= 0
 
     def advance(self) -> bool:
-        """Move `start` after all records at the beginning that are done; return whether it has moved."""
+        """Move `start` past all done records at the beginning. Return whether `start` has moved."""
         runs = self.runs
         index = runs.first_unsettled()
         offset = runs.end if index < 0 else runs.first[index]

@@ -77,7 +77,7 @@ class MarkerWriter:
     """Sends markers to leaders.
 
     `leader_of` returns a partition's leader: None if the partition does not exist (any more), -1 if it has no leader.
-    `target_of` returns the broker with a node id, None if it is unreachable.
+    `target_of` returns the broker with a node id, or None if the broker is unreachable.
     """
 
     def __init__(

@@ -303,7 +303,7 @@ class TransactionShard:
     # -- markers
 
     def to_mark(self, transactional_id: str) -> list[TopicPartition]:
-        """Return the partitions of a decided transaction whose markers are not written yet, in order."""
+        """Return, in order, the partitions in which a decided transaction's marker is not written yet."""
         txn = self.transactions[transactional_id]
         return sorted(txn.partitions - self._given_up.get(transactional_id, frozenset()))
 

@@ -205,8 +205,8 @@ class NotifiedValues(ABC, Generic[K, V]):
     async def change(self, key: K, revise: Callable[[V], V]) -> V:
         """Store the result of `revise` for a value, notify all brokers, and update this broker's copy.
 
-        Return the new value. Raises the exceptions of `revise`, ApiError if another broker's change comes first in
-        every attempt, Unreachable, Denied, Unreadable.
+        Return the new value. Raises the exceptions of `revise`, Unreachable, Denied and Unreadable. Raises ApiError if
+        another broker's change comes first in every attempt.
         """
         path = self._path(key)
         for _ in range(TRIES):

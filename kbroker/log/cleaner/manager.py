@@ -65,7 +65,7 @@ class Done:
     checked_ms: int | None = None
     """The time of the last search for work."""
     dirtiest: float = 0.0
-    """The share of dirty bytes in the log with the largest share, at the last search."""
+    """The largest share of dirty bytes in any log, at the last search."""
 
 
 class Cleaner:

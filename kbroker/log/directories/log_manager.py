@@ -212,7 +212,10 @@ class LogManager:
             logger.warning("%s-%d was being moved to %s and stays where it is: %s", *key, directory, error)
 
     def _settle_doubles(self) -> None:
-        """Keep one copy of a partition that has two, because a broker ended between the two renames at a move's end."""
+        """Keep one copy of a partition.
+
+        It has two copies if a broker ended between the two renames at the end of a move.
+        """
         homes: dict[Key, LogDirectory] = {}
         for manager in self.online:
             for key, log in list(manager.logs.items()):

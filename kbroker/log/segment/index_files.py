@@ -162,7 +162,7 @@ class OffsetIndex(_IndexFile):
     entry, offset_column, least_step, spare = OFFSET_ENTRY, 0, 1, 0
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """Return the last (offset, position) at or before `offset`; None to search from the file's beginning."""
+        """Return the last (offset, position) at or before `offset`; None means a search from the file's beginning."""
         return self._absolute(self.last_at_most(offset - self._base, 0))
 
     def append(self, last_offset: int, position: int) -> None:

@@ -101,7 +101,7 @@ class Segment:
         self._handle: FileHandle | None = None
         self._inode = 0  # the log file's inode, after it is marked for deletion
         self.tail_start = base_offset
-        """The tail arrays describe all offsets from this offset on. This process has written these batches."""
+        """The tail arrays describe all batches from this offset on. This process has written these batches."""
         self._tail_last = array("q")  # the last offset of each batch
         self._tail_positions = array("q")
 

@@ -102,7 +102,7 @@ def state_of(session: Any, checkpoint: str) -> VisitsState:
 
 
 def notes(session: Any, root: str, topic: str, state: VisitsState | None) -> list[str]:
-    """Return notes on a topic's offsets that the archive lacks: they are deleted, or only the stream counted them."""
+    """Return notes on a topic's offsets that the archive lacks: these are deleted, or only the stream counted them."""
     manifest = open_place(session, root).require()
     found = [
         f"{partition}: offsets {gap.start} to {gap.end - 1} were deleted before they were archived, and are not counted"

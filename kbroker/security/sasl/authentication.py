@@ -199,8 +199,8 @@ class Authentication:
     def token(self, token: bytes) -> tuple[bytes, int]:
         """Process a token.
 
-        Returns the server's token, and the session's lifetime in ms (0 before a session begins, or if it has no end).
-        Raises AuthenticationFailed; after it, no further request is accepted.
+        Returns the server's token, and the session's lifetime in ms (0 before a session begins, or if the session has
+        no end). Raises AuthenticationFailed. After this error, no further request is accepted.
         """
         if self.stage is not Stage.TOKENS:
             raise self._failed(AuthenticationFailed("a token where none is expected"))
