@@ -245,7 +245,7 @@ def _delete_offsets_of(cluster: Cluster, topics: list[OffsetDeleteRequestTopic],
 
 
 def _delete_share_offsets(cluster: Cluster, topics: list[OffsetDeleteRequestTopic], name: str) -> list[Failure]:
-    """Delete a share group's start offsets. Kafka keeps or deletes them for complete topics."""
+    """Delete a share group's start offsets. Kafka keeps or deletes the offsets of complete topics."""
     for each in topics:
         if len(each.partitions) < cluster.partitions_of(each.name):
             text = f"a share group's offsets are deleted for all partitions of {each.name} together"

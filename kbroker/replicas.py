@@ -93,7 +93,7 @@ class Replicas:
         self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
         self.openings: FewAtOnce[Any] = FewAtOnce(_OPENED_AT_ONCE)
-        """The checks of batches, if they take too long for one step of the loop."""
+        """The checks of batches, if the checks take too long for one step of the loop."""
         self._is_elsewhere = is_elsewhere
         self.checks_of: Callable[[str], RecordChecks] = lambda _topic: NO_CHECKS
         """A function that returns the checks of records that a topic's configs can require."""

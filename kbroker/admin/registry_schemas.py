@@ -63,7 +63,8 @@ class RegistrySchemas:
     def of_token(self, token: bytes) -> Schema | str:
         """Return the schema whose id begins a framed value or header, or the reason why there is no schema.
 
-        Raises AdminError if the registry does not answer, or refuses the login: then the bytes may still be correct.
+        Raises AdminError if the registry does not answer, or refuses the login. In these cases, the bytes may still be
+        correct.
         """
         fault = framing.fault_of(token)
         if fault is not None:

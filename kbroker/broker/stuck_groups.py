@@ -258,7 +258,7 @@ class StuckGroups:
         return partition is not None and partition.log.high_watermark <= offset
 
     def _hosts(self, topic: str, index: int) -> set[int]:
-        """Return the brokers that could have evidence of repeated fetches. For a view there are none."""
+        """Return the brokers that could have evidence of repeated fetches. For a view there are no such brokers."""
         known = self._state().topics.get(topic)
         partition = None if known is None or known.source is not None else self._state().partition(topic, index)
         return set() if partition is None else set(partition.replicas)

@@ -181,7 +181,7 @@ def _choose_ciphers(config: BrokerConfig, context: ssl.SSLContext, versions: lis
 
 
 def _pem_file(config: BrokerConfig, store: str) -> str | None:
-    """Return the path of a keystore or truststore, which must be a PEM file; None if none is set."""
+    """Return the path of a keystore or truststore, which must be a PEM file; None if no path is set."""
     path = config.get_optional_str(f"{_PREFIX}.{store}.location")
     if not path:
         return None

@@ -138,7 +138,7 @@ def log_dirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], output: Outpu
 @click.option("--yes", is_flag=True, help="Do not ask for a confirmation.")
 @client_options
 def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
-    """Remove a broker that will not return from a cluster on KRaft.
+    """Remove a broker from a cluster on KRaft, if the broker will not return.
 
     A cluster on ZooKeeper, such as a cluster of kbroker, removes a stopped broker by itself.
     """

@@ -205,7 +205,7 @@ class Offsets:
         return out
 
     def delete_all(self, group_id: str) -> list[CoordinatorRecord]:
-        """Return the tombstones of all offsets of a group, including pending ones."""
+        """Return the tombstones of all offsets of a group, including pending offsets."""
         stored, pending = self.of_group(group_id)
         records = [
             offset_tombstone(group_id, topic, index) for topic, partitions in stored.items() for index in partitions

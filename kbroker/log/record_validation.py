@@ -160,7 +160,7 @@ def _unpacked_at_once(codec: int, body: memoryview) -> bytes | None:
 def open_and_judge(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, check: RecordCheck
 ) -> Opening:
-    """Return the opening of a client's batch whose records `check` has to check."""
+    """Return the `Opening` of a client's batch. `check` has to check the records of this batch."""
     return Opening(None, partial(open_batch, records, header, rules, now_ms, CLIENT), check)
 
 

@@ -171,7 +171,7 @@ class FollowedSchemas:
     async def look(self) -> str | None:
         """Wait until the copy contains everything acknowledged before now; return None, or the reason of a failure.
 
-        Waits for `PATIENCE_S` seconds.
+        Waits for at most `PATIENCE_S` seconds.
         """
         if self._closed:
             return "this broker stops"

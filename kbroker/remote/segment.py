@@ -48,9 +48,9 @@ _SEGMENT_STEPS: Final = {
 
 
 def may_become(current: SegmentState | None, target: SegmentState) -> bool:
-    """Return whether a segment in a state (None: unknown segment) may reach another state.
+    """Return whether a segment may change to a state. A segment may also keep its state.
 
-    A segment may also keep its state.
+    `current` is None for an unknown segment.
     """
     return current is target or (current, target) in _SEGMENT_STEPS
 

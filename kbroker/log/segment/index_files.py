@@ -181,7 +181,7 @@ class TimeIndex(_IndexFile):
     entry, offset_column, least_step, spare = TIME_ENTRY, 1, 0, 1
 
     def lookup(self, timestamp: int) -> tuple[int, int] | None:
-        """Return the last (timestamp, offset) whose timestamp is at most the given one."""
+        """Return the last (timestamp, offset) whose timestamp is at most the given timestamp."""
         return self._absolute(self.last_at_most(timestamp, 0))
 
     def maybe_append(self, timestamp: int, offset: int) -> None:

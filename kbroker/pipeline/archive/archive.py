@@ -227,7 +227,7 @@ class Archive:
             raise self._explained(err) from err
 
     def _starting_offsets(self, manifest: Manifest) -> str:
-        """Return a new stream's start offsets: the ends of the archive. With a checkpoint, Spark ignores them."""
+        """Return a new stream's start offsets: the ends of the archive. With a checkpoint, Spark ignores this value."""
         ends = manifest.ends()
         places: dict[str, dict[str, int]] = {
             topic: {str(number): ends.get(Partition(topic, number), _EARLIEST) for number in range(count)}
