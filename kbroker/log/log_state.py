@@ -350,7 +350,7 @@ class LogState:
     def end_flush(self, task: FlushTask, now_ms: int) -> None:
         self.last_flush_ms = now_ms
         if task.has_lost_nothing:
-            self.segments.directory_changed = True  # the next flush repeats all of it
+            self.segments.directory_changed = True  # the next flush repeats all of this work
         elif task.error is not None:
             # After a failed fsync the kernel may have discarded the pages: a second fsync would succeed, although the
             # data is lost.

@@ -81,8 +81,8 @@ def load_log(
 
     `holes` means that there may be holes between offsets, independent of the topic's current cleanup.policy. `progress`
     is called with the number of bytes that recovery has read. No file is open at the end; `files` limits the open files
-    from then on. Until then the load has its own limit, since several logs may be loaded at the same time, each on its
-    thread.
+    from then on. Until then the load has its own limit, because several logs may be loaded at the same time, each on
+    its thread.
     """
     for name in os.listdir(directory):  # the remaining files of deletions
         if name.endswith((DELETED_SUFFIX, ".tmp")):

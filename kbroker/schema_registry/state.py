@@ -204,7 +204,7 @@ class State:
         return [str(Subject(context, wanted.name)) for context in self._elsewhere.get(wanted.name, ())]
 
     def has_context(self, context: str) -> bool:
-        """Whether a context other than the default one was created."""
+        """Whether a context other than the default context was created."""
         at = bisect_left(self.contexts, context)
         return self.contexts[at : at + 1] == [context]
 

@@ -63,7 +63,7 @@ class OpenedBatch:
         """The uncompressed records."""
         self._borders: list[int] = []
         self._spans: dict[int, tuple[int, int]] = {}
-        """The begin and the end of each record that was found by a header."""
+        """The beginning and the end of each record that was found by a header."""
         self._records: dict[int, Record] = {}
 
     async def select(self, wanted: Filter, partition: int) -> list[int]:
