@@ -434,9 +434,9 @@ class ShareGroups:
 
 
 async def _all(indexes: Sequence[int], ask: Callable[[int], Coroutine[Any, Any, A]]) -> dict[int, A]:
-    """Return the answer to `ask` for each of a topic's partitions.
+    """Return the share coordinator's answer for each of a topic's partitions.
 
-    Many questions to the share coordinator run concurrently.
+    The questions are asked concurrently, so that one request contains many of them.
     """
     answers: dict[int, A] = {}
     for first in range(0, len(indexes), _AT_ONCE):
