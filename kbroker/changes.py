@@ -60,7 +60,7 @@ class Failure(NamedTuple):
     about: str = ""
     message: str | None = None
     missing: str = ""
-    """"topic" or "group" if no topic or group has the name in `about`."""
+    """The kind of the entity, "topic" or "group", if no entity of this kind has the name in `about`; otherwise ""."""
 
 
 class Unanswered(Exception):  # noqa: N818 - an outcome
@@ -245,7 +245,7 @@ def _delete_offsets_of(cluster: Cluster, topics: list[OffsetDeleteRequestTopic],
 
 
 def _delete_share_offsets(cluster: Cluster, topics: list[OffsetDeleteRequestTopic], name: str) -> list[Failure]:
-    """Delete a share group's start offsets. Kafka keeps or deletes them for complete topics."""
+    """Delete a share group's start offsets. Kafka keeps or deletes the offsets of complete topics."""
     for each in topics:
         if len(each.partitions) < cluster.partitions_of(each.name):
             text = f"a share group's offsets are deleted for all partitions of {each.name} together"

@@ -290,7 +290,7 @@ class Broker(Embedded):
             if listeners.protocols[each.name] == self._security.protocol
         ]
         if not addresses:
-            raise ValueError(f"the config has listeners of its own, none of them {self._security.protocol}")
+            raise ValueError(f"the config has its own listeners, but none with the protocol {self._security.protocol}")
         return self._security.client(",".join(addresses), user, mechanism, certificate)
 
     @property

@@ -46,8 +46,8 @@ def url_of(listening: socket.socket, scheme: str = "http") -> str:
 def listening(host: str, port: int, option: str, *, not_public: str | None) -> socket.socket:
     """Return a socket that listens at an address; port 0 selects a free port.
 
-    Raises NoPlace if the port is in use, or if this machine does not have the address. If `not_public` is given, also
-    raises NoPlace, with this reason, if other machines could connect.
+    Raises NoPlace if the port is in use, or if this machine does not have the address. If other machines could connect
+    and `not_public` is given, also raises NoPlace with this reason.
     """
     where = joined(host, port)
     try:

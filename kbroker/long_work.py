@@ -92,7 +92,7 @@ def for_a_while(
 
 
 async def in_slices(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run work to its end, in a task, in slices of a millisecond. The event loop is free between them."""
+    """Run work to its end, in a task, in slices of a millisecond. The event loop is free between the slices."""
     return await _sliced(work)
 
 
@@ -207,10 +207,10 @@ class Pauses:
 
 
 class ShortTurns:
-    """While one object is held, the interpreter switches between threads every 0.5 ms instead of Python's 5 ms.
+    """From its creation until `end`, the interpreter switches between threads every 0.5 ms instead of Python's 5 ms.
 
-    A thread that waits for the disk or the network needs the interpreter after each wait. With Python's interval, a
-    busy event loop gives it the interpreter only after 5 ms. While an object is held, no single call into C may take
+    A thread that waits for the disk or the network needs the interpreter after each wait. With Python's interval, the
+    thread gets the interpreter from a busy event loop only after 5 ms. Until `end`, no single call into C may take
     long.
     """
 
@@ -287,8 +287,8 @@ class FewAtOnce(Generic[_T]):
     ) -> _T:
         """Run the work that `begin` creates, as soon as it may start.
 
-        `begun` is that work, if the caller has already started it. If the job may start immediately, `begun` replaces a
-        call of `begin`; else it is closed.
+        `begun` is that work, if the caller has already started it. If the work may start immediately, `begun` is used
+        instead of a call of `begin`. Otherwise `begun` is closed.
         """
         job = _Job(begin)
         if len(self._active) < self._most:

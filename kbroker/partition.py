@@ -173,12 +173,12 @@ class Partition:
     def committed(self, _offset: int) -> Awaitable[None]:
         """Return an awaitable that ends when all records before an offset are committed.
 
-        Raise ApiError, immediately or when it is awaited.
+        Raises ApiError, either immediately or when the result is awaited.
         """
         raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def when_committed(self, offset: int, notify: Notify) -> GiveUp | None:
-        """Call `notify` when all records before `offset` are committed or cannot be.
+        """Call `notify` when all records before `offset` are committed, or can no longer be committed.
 
         Return None after an immediate call.
         """

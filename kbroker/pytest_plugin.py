@@ -1,7 +1,7 @@
 """pytest fixtures: clean brokers for tests, and the broker's log and requests for each failed test.
 
     kafka_broker    a broker for the session; `.bootstrap_servers` is the address for clients
-    kafka           a clean broker for one test: the session's, reset before it; or its own, with the marker
+    kafka           a clean broker for one test: the session's broker after a reset, or, with the marker, another one
     kafka_topic     the name of a fresh topic with one partition, on the test's `kafka` or `kafka_cluster`, or else
                     on kafka_broker
     kafka_clock     the clean broker's clock;  kafka_faults  its faults, or the cluster's

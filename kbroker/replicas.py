@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Topics whose changes are not deferred, because a coordinator loads their partitions when a change is published.
 
-But a topic with many new partitions is deferred even then; if the coordinator loads one of them earlier, `host_now`
-hosts it.
+But a topic with many new partitions is deferred even then; if the coordinator loads one of its partitions earlier,
+`host_now` hosts this partition.
 """
 AT_ONCE = 2
 """At most this number of new partitions is hosted before a change is published; hosting one takes 0.2 to 1 ms."""
@@ -93,10 +93,10 @@ class Replicas:
         self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
         self.openings: FewAtOnce[Any] = FewAtOnce(_OPENED_AT_ONCE)
-        """The checks of batches, if they take too long for one step of the loop."""
+        """The checks of batches, if the checks take too long for one step of the loop."""
         self._is_elsewhere = is_elsewhere
         self.checks_of: Callable[[str], RecordChecks] = lambda _topic: NO_CHECKS
-        """A function that returns the checks of a topic's records that its configs may require."""
+        """A function that returns the checks of records that a topic's configs can require."""
         self.on_hosted: Callable[[Partition], None] = lambda _partition: None
         """A function that is called with a newly hosted partition, before it leads or follows."""
         self.on_reconfigured: Callable[[Partition], None] = lambda _partition: None

@@ -234,5 +234,5 @@ def test_visits_of_framed_events(broker: Broker, job: Jobs) -> None:
     assert job.differences(job.recount("archive", "framed", rules, registry=place)) == []
     with pytest.raises(PipelineError, match="counted by other rules"):
         job.visits("framed")
-    with pytest.raises(PipelineError, match="the other way, with or without --registry"):
+    with pytest.raises(PipelineError, match="the other format, with or without --registry"):
         job.recount("archive", "framed", VisitRules())

@@ -125,7 +125,7 @@ def mark_of(topic: str) -> str:
 
 
 def replayed_to(admin: Any, topic: str) -> dict[int, int]:
-    """Return the mark of each partition that has one: the offset before which everything is replayed.
+    """Return the mark of each partition that has one: the offset before which all dead letters have been replayed.
 
     Waits for the end of a transaction that moves the mark. Raises AdminError, for example if the topic does not exist.
     """
@@ -274,7 +274,7 @@ def strangers_of(causes: list[Cause]) -> int:
 
 
 class Originals:
-    """Reads, from the topics of origin, the records to which dead letters refer."""
+    """Reads the original records of dead letters from their topics of origin."""
 
     def __init__(self, admin: Any) -> None:
         self._reader = PartitionReader(admin)

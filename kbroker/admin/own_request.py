@@ -29,7 +29,7 @@ _FIND_MANY: Final = 4
 def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) -> Answer | None:
     """Send a message of kbroker.protocol to a group's coordinator; return None if this broker does not serve the API.
 
-    Raises kafka-python's errors (a retriable one while the group has no coordinator), and AdminError if the answer
+    Raises kafka-python's errors (a retriable error while the group has no coordinator), and AdminError if the answer
     cannot be decoded.
     """
     return _ask(admin, group, request, answer)

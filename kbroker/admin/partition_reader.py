@@ -28,7 +28,7 @@ class TopicHidden(AdminError):  # noqa: N818 - an outcome
 
 
 class PartitionReader:
-    """The topics that the first requests for their names found, and the records of the topics' partitions."""
+    """Topics, as the first request for each name found them, and the records of their partitions."""
 
     def __init__(self, admin: Any) -> None:
         self._admin = admin

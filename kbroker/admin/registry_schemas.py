@@ -54,7 +54,7 @@ class RegistrySchemas:
         self._known: OrderedDict[int | str, Schema] = OrderedDict()
         self._failed: OrderedDict[int | str, tuple[float, AdminError]] = OrderedDict()
         self._silent: tuple[float, AdminError] = (0.0, AdminError())
-        """The time until which no request is sent, because the registry did not answer, and the error."""
+        """The time until which no request is sent after a request without an answer, and the error of that request."""
 
     def of_id(self, number: int) -> Schema:
         """Return the schema of an id; raises AdminError if the id is unknown, or if the schema cannot be used."""
@@ -63,7 +63,8 @@ class RegistrySchemas:
     def of_token(self, token: bytes) -> Schema | str:
         """Return the schema whose id begins a framed value or header, or the reason why there is no schema.
 
-        Raises AdminError if the registry does not answer, or refuses the login: then the bytes may still be correct.
+        Raises AdminError if the registry does not answer, or refuses the login. In these cases, the bytes may still be
+        correct.
         """
         fault = framing.fault_of(token)
         if fault is not None:

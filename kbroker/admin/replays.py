@@ -391,7 +391,7 @@ def _parts(steps: Iterator[Step]) -> Iterator[list[Step]]:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """The dead letters of a partition to purge, from `first_offset` on, and before `before_offset`."""
+    """The dead letters to purge in one partition: the offsets from `first_offset` on that are below `before_offset`."""
 
     partition: int
     first_offset: int
@@ -425,7 +425,7 @@ def purges(
 
 
 def _check_letters(letters: Letters) -> None:
-    """Raise AdminError if a partition begins with a record that is no dead letter: it may be the wrong topic."""
+    """Raise AdminError if a partition begins with a record that is no dead letter: the topic may be the wrong one."""
     for letter in letters.firsts():
         if letter.origin.topic is None:
             place = f"{letters.topic}-{letter.record.partition} offset {letter.record.offset}"

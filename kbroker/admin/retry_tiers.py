@@ -43,7 +43,7 @@ class Tier:
 
 
 def parse_delay(text: str) -> int:
-    """Return the ms of a delay such as 500ms, 5s, 10m, 2h or 1d; raise WrongInput."""
+    """Return the ms of a delay such as 500ms, 5s, 10m, 2h or 1d. Raises WrongInput."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise WrongInput(f"{text.strip()!r} is no delay like 500ms, 5s, 10m, 2h or 1d")

@@ -78,7 +78,7 @@ class Scheduled:
 
     @property
     def repeats(self) -> str | None:
-        """The expression by which the record repeats, with its time zone if it has one."""
+        """The expression by which the record repeats, with the time zone if the expression has one."""
         if self.schedule.repeat is None:
             return None
         texts = {name: (value or b"").decode(errors="replace") for name, value in self.record.headers}
@@ -305,7 +305,7 @@ def first_due(topics: Iterable[ScheduleTopic], most: int, before_ms: int | None,
 def cancel_at(admin: Any, connection: Connection, place: Place, most_s: float) -> None:
     """Cancel the record at a place by its key.
 
-    Raises AdminError if it is not pending, or if reading its partition takes too long.
+    Raises AdminError if the record is not pending, or if reading its partition takes too long.
     """
     state = ScheduleTopic(admin, place.topic, (place.partition,), most_s=most_s)
     if state.is_cut:

@@ -129,7 +129,7 @@ def plan_skip(admin: Any, group: str, place: tuple[str, int] | None, to: str | N
         raise AdminError(f"no broker reports a record that group {group} does not get past{where}; {remedy}")
     if len(found) > 1:
         named = f"--at {found[0].topic}:{found[0].partition}"
-        raise AdminError(f"group {group} stands in {len(found)} partitions; choose one, as {named}")
+        raise AdminError(f"group {group} makes no progress in {len(found)} partitions; choose one of them, as {named}")
     stuck = found[0]
     if stuck.cause == _DELIVERED_AGAIN:
         raise AdminError(f"{group} is a share group: it gives a record up after share.delivery.count.limit deliveries")

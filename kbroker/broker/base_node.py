@@ -157,7 +157,7 @@ class Node(LogEvents, ABC):
         """A future of the reason for a stop: all log directories, or the directory with the metadata, have failed."""
         self.replicas = replicas
         self.registry: RegistryService | None = None
-        """The schema registry, once `open_registry` has opened one."""
+        """The schema registry, once `open_registry` has opened it."""
         self.record_checks = BrokerChecks()
         replicas.checks_of = ProduceChecks(self.record_checks, metadata, replicas, clock, alone=cluster is None).of
         share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)

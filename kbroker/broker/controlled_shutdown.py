@@ -1,4 +1,4 @@
-"""The controlled shutdown of a broker: the broker requests that the controller moves its leaderships elsewhere.
+"""The controlled shutdown of a broker: requests to the controller to move the broker's leaderships to other brokers.
 
 Owns the requests, the retries, and the conditions for giving up. Never stops anything. (Apache Kafka 3.9: KafkaServer,
 which retries even without a controller.)

@@ -58,7 +58,7 @@ async def connect(config: BrokerConfig) -> ZooKeeperTree:
 async def prepare(tree: MetadataTree) -> str:
     """Create the znodes that every broker creates, if they are missing. Return the cluster's id, which may be new.
 
-    Raises ConfigError for an unreadable cluster id, Unreachable, Denied.
+    Raises ConfigError if the cluster id is unreadable. Also raises Unreachable and Denied.
     """
     for path in PERSISTENT:
         await _ensure_all(tree, path)

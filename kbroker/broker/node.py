@@ -242,7 +242,7 @@ class BrokerNode(Node):
 
 
 def _check_tiers(config: BrokerConfig, state: ClusterState) -> None:
-    """Raise ConfigError if topics have records in remote storage, and tiered storage is off."""
+    """Raise ConfigError if topics have records in remote storage although tiered storage is off."""
     tiered = [each.name for each in state.topics.values() if uses_remote_storage(each.configs)]
     if tiered and tier_settings(config) is None:
         raise ConfigError(

@@ -44,7 +44,7 @@ class OwnProduce(Protocol):
     def leader_of(self, topic: str, index: int) -> int:
         """Return the broker that would get a batch.
 
-        Return -1 if there is none, or if it is this broker on a single node.
+        Return -1 if there is no such broker, or if this broker is a single node.
         """
 
     async def produce(self, topic: str, index: int, batch: memoryview, topic_id: bytes | None = None) -> Outcome:

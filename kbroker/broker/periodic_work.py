@@ -1,9 +1,9 @@
 """A broker's periodic work: the logs' chores, compaction, timers of the coordinators, expired tokens, deleted topics.
 
 Owns the timing, the amount of work before other tasks get a turn, and two chores that belong to no other part. One
-removes expired delegation tokens (every `delegation.token.expiry.check.interval.ms`). The other forgets deleted topics
-once no directory on disk has their names any more. Never decides whether a token is valid, and never renames a
-directory (log/directories/deleted_partitions.py).
+chore removes expired delegation tokens (every `delegation.token.expiry.check.interval.ms`). The other chore forgets
+deleted topics once no directory on disk has their names any more. Never decides whether a token is valid, and never
+renames a directory (log/directories/deleted_partitions.py).
 """
 
 from __future__ import annotations

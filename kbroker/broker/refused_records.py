@@ -89,7 +89,8 @@ class RefusedRecords:
         """Write one batch of dead letters. Return the outcome when all in-sync replicas have the batch.
 
         The write runs in a task, because the waiting caller may be cancelled at any time, for instance when its
-        connection is closed. A write that has begun keeps its place until it has ended.
+        connection is closed. A write that has begun is not cancelled, and counts as a batch in memory until it has
+        ended.
         """
         loop = asyncio.get_running_loop()
         begun = asyncio.Event()
@@ -158,7 +159,7 @@ def _letter(record: Record, topic: str, index: int, why: str) -> LargeRecord:
 
 
 def _size(letter: LargeRecord) -> int:
-    """Return the approximate size of a dead letter in bytes, which is never too small."""
+    """Return the approximate size of a dead letter in bytes. The result is never smaller than the actual size."""
     _, key, value, headers = letter
     size = _ROOM + len(key or b"") + len(value or b"")
     return size + sum(16 + 4 * len(name) + len(content or b"") for name, content in headers)

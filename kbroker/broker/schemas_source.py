@@ -29,7 +29,10 @@ _CONSUMER: Final = -1
 _LATEST, _EARLIEST = -1, -2
 _LIST_OFFSETS: Final = 7
 _FETCH_BY_NAME, _FETCH_BY_ID = 12, 13
-"""The versions of Fetch, by name and by id. With the id, a broker never reads another topic of the same name."""
+"""The versions of Fetch with topic names, and with topic ids.
+
+With ids, a broker never reads a new topic of the same name.
+"""
 _NO_ID: Final = bytes(16)
 _MOST_BYTES: Final = 4 << 20
 _ANSWER_MS: Final = 5_000

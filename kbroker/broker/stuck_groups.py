@@ -116,7 +116,10 @@ class StuckGroups:
         return self._offsets.stuck()
 
     def rereads(self) -> Iterator[Reread]:
-        """Return the clients that fetched the same record from this broker before each of the last looks."""
+        """Yield the clients that fetched the same record from this broker again and again.
+
+        Each of the last looks has found such a fetch.
+        """
         often = (each for each in self._again.items() if each[1] >= LOOKS)
         for (key, client, offset), looks in islice(often, MOST_REREADS):
             yield (*key, offset, *client, looks)
@@ -229,7 +232,10 @@ class StuckGroups:
         return found
 
     async def _hosts_where_offsets_stand(self) -> set[int]:
-        """Return the other brokers with a partition for which a group with members could commit, but does not."""
+        """Return the other brokers with a partition whose committed offset stands still.
+
+        The partition has further records, and the group has members.
+        """
         others = self._state().brokers.keys() - {self._node_id}
         before, self._newest = self._newest, WeakKeyDictionary()
         found: set[int] = set()
@@ -255,7 +261,7 @@ class StuckGroups:
         return partition is not None and partition.log.high_watermark <= offset
 
     def _hosts(self, topic: str, index: int) -> set[int]:
-        """Return the brokers that could have evidence of repeated fetches. For a view there are none."""
+        """Return the brokers that could have evidence of repeated fetches. For a view there are no such brokers."""
         known = self._state().topics.get(topic)
         partition = None if known is None or known.source is not None else self._state().partition(topic, index)
         return set() if partition is None else set(partition.replicas)

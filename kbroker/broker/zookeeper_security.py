@@ -161,7 +161,7 @@ def _versions(config: BrokerConfig) -> list[ssl.TLSVersion]:
         names = (config.get_str(key),)
     unknown = [name for name in names if name not in _VERSIONS]
     if unknown:
-        raise ConfigError(f"{key}: {', '.join(unknown)} cannot be used; it may be {' or '.join(_VERSIONS)}")
+        raise ConfigError(f"{key}: {', '.join(unknown)} cannot be used; possible are {' or '.join(_VERSIONS)}")
     return [_VERSIONS[name] for name in names]
 
 
@@ -181,7 +181,7 @@ def _choose_ciphers(config: BrokerConfig, context: ssl.SSLContext, versions: lis
 
 
 def _pem_file(config: BrokerConfig, store: str) -> str | None:
-    """Return the path of a keystore or truststore, which must be a PEM file; None if none is set."""
+    """Return the path of a keystore or truststore, which must be a PEM file; None if no path is set."""
     path = config.get_optional_str(f"{_PREFIX}.{store}.location")
     if not path:
         return None
@@ -189,8 +189,8 @@ def _pem_file(config: BrokerConfig, store: str) -> str | None:
     if kind.upper() != "PEM":
         reason = f"is {kind}" if kind else "can't be told by its name"
         raise ConfigError(
-            f"{_PREFIX}.{store}.location: {path}: its form {reason}, and this version reads PEM only: convert it, or "
-            f"set {_PREFIX}.{store}.type=PEM if it is that"
+            f"{_PREFIX}.{store}.location: {path}: its form {reason}, but only PEM can be read: convert the file, "
+            f"or set {_PREFIX}.{store}.type=PEM if the file is PEM"
         )
     return path
 

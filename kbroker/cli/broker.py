@@ -50,7 +50,7 @@ def cluster_id(output: Output, connection: Connection) -> None:
 @output_option
 @client_options
 def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
-    """List the live brokers; on KRaft, the registered ones."""
+    """List the live brokers; on KRaft, the registered brokers."""
     with connection.admin() as admin:
         found = patiently(lambda: listed_brokers(admin, partitions_of(admin)), reads=True)
         missing = patiently(lambda: cluster_view(admin).missing_brokers(), reads=True)
@@ -94,7 +94,7 @@ def describe(broker_id: int, output: Output, connection: Connection) -> None:
 @output_option
 @client_options
 def api_versions(broker_id: int | None, output: Output, connection: Connection) -> None:
-    """List the APIs that a broker serves, with their versions; without an id, those of all brokers."""
+    """List the APIs that a broker serves, with their versions; without an id, the APIs of all brokers."""
     names = ("key", "api", "min_version", "max_version")
     with connection.admin() as admin:
         ids = [broker_id] if broker_id is not None else [each["id"] for each in described_cluster(admin)["brokers"]]
@@ -138,7 +138,7 @@ def log_dirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], output: Outpu
 @click.option("--yes", is_flag=True, help="Do not ask for a confirmation.")
 @client_options
 def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
-    """Remove a broker that will not return from a cluster on KRaft.
+    """Remove a broker from a cluster on KRaft, if the broker will not return.
 
     A cluster on ZooKeeper, such as a cluster of kbroker, removes a stopped broker by itself.
     """

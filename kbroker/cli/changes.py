@@ -1,7 +1,7 @@
-"""The changes of the table `kbroker.changes` as verbs: `add_changes` adds, for example, those of topics to its command.
+"""Verbs for the changes in the table `kbroker.changes`.
 
-Owns the common arguments: names, a choice of several entities with a confirmation, --if-exists. Does not depend on a
-particular change.
+For example, `add_changes` adds the changes of topics to `kbroker topic`. Owns the arguments that the verbs share:
+names, a choice of several entities with a confirmation, --if-exists. Does not depend on a particular change.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _set_log() -> None:
 
 
 def _cli(connection: Connection) -> tuple[str, ...]:
-    """Return the options for command lines to copy, without settings, since these may be secret."""
+    """Return the options for command lines to copy. Settings are omitted, because settings may be secret."""
     context = click.get_current_context()
     params = context.params
     found: list[str] = []

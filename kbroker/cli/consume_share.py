@@ -145,7 +145,7 @@ def _print_records(library: Any, consumer: Any, wanted: Shared, progress: _Progr
 
 
 def _commit(library: Any, consumer: Any) -> None:
-    """Send the acknowledgements; report each refused one, because its records will be delivered again."""
+    """Send the acknowledgements. Report each refused acknowledgement, because its records will be delivered again."""
     for place, error in _polled(library, lambda: consumer.commit_sync(_COMMIT_S)).items():
         if error is not None:
             text = f"kbroker: {place.topic} [{place.partition}]: not acknowledged: {error.args[0].str()}"

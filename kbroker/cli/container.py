@@ -101,7 +101,7 @@ def image_levels(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
 def container_settings(environment: Mapping[str, str], file: str, data_dir: str, hostname: str) -> dict[str, str]:
     """Return the settings from environment variables and the text of a mounted file."""
     variables = settings_from_environment(environment)
-    # The image's scripts treat an empty variable like an unset one.
+    # The image's scripts treat an empty variable like an unset variable.
     variables = {key: value for key, value in variables.items() if value or not key.endswith("listeners")}
     advertised = variables.get("advertised.listeners")
     if advertised and "listeners" not in variables:

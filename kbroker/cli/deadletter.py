@@ -1,4 +1,4 @@
-"""`kbroker deadletter`: the dead letters of share groups and of Kafka Connect, of any Kafka."""
+"""`kbroker deadletter`: the dead letters of share groups and of Kafka Connect, in any Kafka cluster."""
 
 from __future__ import annotations
 

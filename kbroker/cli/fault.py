@@ -70,7 +70,7 @@ def list_faults(control: Control, output: Output) -> None:
 )
 @control_option
 def wait(control: Control, number: int, hits: int, timeout: float) -> None:
-    """Wait until the fault ID has affected requests; exit with 1 if it has not within the time."""
+    """Wait until the fault ID has affected requests; exit with 1 if this does not happen in time."""
     path = f"/faults/{number}/wait"
     query = {"hits": hits, "timeout_ms": round(timeout * 1000)}
     met = control.ask("GET", path, query=query, patience_s=timeout)

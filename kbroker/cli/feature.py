@@ -37,7 +37,7 @@ def list_features(output: Output, connection: Connection) -> None:
 @click.option("--dry-run", is_flag=True, help="Check the change without making it.")
 @client_options
 def upgrade(levels: tuple[str, ...], dry_run: bool, connection: Connection) -> None:
-    """Raise features: either all of them or, if one is refused, none."""
+    """Raise the levels of features: either all of them or, if one is refused, none."""
     _change(connection, _parsed(levels), UPGRADE, dry_run=dry_run)
 
 
@@ -47,7 +47,7 @@ def upgrade(levels: tuple[str, ...], dry_run: bool, connection: Connection) -> N
 @click.option("--dry-run", is_flag=True, help="Check the change without making it.")
 @client_options
 def downgrade(levels: tuple[str, ...], unsafe: bool, dry_run: bool, connection: Connection) -> None:
-    """Lower features: either all of them or, if one is refused, none."""
+    """Lower the levels of features: either all of them or, if one is refused, none."""
     _change(connection, _parsed(levels), UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE, dry_run=dry_run)
 
 

@@ -65,7 +65,10 @@ _TURNED: Final[Mapping[str, Callable[[Any], tuple[str, Any]]]] = {
     "ssl_check_hostname": lambda checked: ("ssl.endpoint.identification.algorithm", "https" if checked else "none"),
 }
 _WITHOUT_MEANING: Final = frozenset({"bootstrap_timeout_ms", "api_version", "max_block_ms"})
-"""Settings that only kafka-python has. They affect its search for a broker at the start, which is not measured."""
+"""Settings that only kafka-python has. They affect only its search for a broker at the start.
+
+This search is not measured.
+"""
 
 
 def settings_of(

@@ -90,7 +90,7 @@ def whole_match(pattern: str | None) -> Callable[[str], bool]:
 
 
 class ReplicaAssignment(click.ParamType[Sequence[Sequence[int]]]):
-    """The brokers of partitions in order, as for kafka-topics: 1:2,2:3 for two partitions of two replicas."""
+    """The brokers of each partition, in kafka-topics' form: 1:2,2:3 for two partitions with two replicas each."""
 
     name = "ID:ID,..."
 

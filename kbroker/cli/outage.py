@@ -1,4 +1,4 @@
-"""Messages on standard error about an unreachable broker for which a verb waits: after some seconds, and at its return.
+"""Messages on standard error for a verb that waits for a broker: after some seconds, and when the broker answers again.
 
 Owns the checks, because the client itself retries silently, for minutes or forever. The verb decides whether to end.
 """

@@ -190,9 +190,10 @@ class RegistryPlace:
 
     @property
     def url_for_console(self) -> str | None:
-        """The server's URL for the console of the same broker; with TLS, the URL has the name in its certificate.
+        """The server's URL for the console of the same broker.
 
-        None if the registry requires a login, because this console has no login for it.
+        With TLS, the URL's host is the name in the server's certificate. None if the registry requires a login, because
+        this console has no login for it.
         """
         if self.options.asks_for_login:
             return None
@@ -218,8 +219,8 @@ class RegistryPlace:
             url = self.url_for_others
             if _is_loopback(urlsplit(url).hostname) and not all(_is_loopback(each.host) for each in node.addresses):
                 log.warning(
-                    "brokers on other machines cannot reach the schema registry at %s, and will not if this broker "
-                    "leads _schemas: --registry HOST:PORT, or --registry-advertised",
+                    "brokers on other machines cannot reach the schema registry at %s, not even while this broker "
+                    "leads _schemas: give --registry HOST:PORT, or --registry-advertised",
                     url,
                 )
             node.publish_registry(url)

@@ -1,4 +1,4 @@
-"""`kbroker transaction`: list and describe transactions, find hanging ones, and end them, of any Kafka."""
+"""`kbroker transaction`: list and describe transactions, and find and end hanging ones, in any Kafka cluster."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _module(tokens: _Tokens) -> LoginModule:
     name = tokens.word("the class of a login module")
     flag = tokens.word("required, requisite, sufficient or optional")
     if flag.lower() not in _FLAGS:
-        raise JaasError(f"line {tokens.line}: {flag} stands where required, requisite, sufficient or optional has to")
+        raise JaasError(f"line {tokens.line}: {flag} is none of required, requisite, sufficient and optional")
     options: dict[str, str] = {}
     while not tokens.has(";"):
         option = tokens.word("an option or ;")

@@ -100,7 +100,7 @@ class PasswordEncoder:
         parts = dict(each.strip().rpartition(":")[::2] for each in text.split(","))
         factory, iterations = parts.get("keyFactoryAlgorithm", DEFAULT_KEY_FACTORY), int(parts["iterations"])
         if _FACTORY.fullmatch(factory) is None or not 0 < iterations <= _MOST_ITERATIONS:
-            raise ValueError("this is not known here")
+            raise ValueError("the key factory or the number of iterations is not supported")
         length = int(parts["keyLength"])
         if length not in _KEY_LENGTHS:
             raise ValueError("AES has no such keys")

@@ -398,7 +398,7 @@ class BrokerConfig:
             )
         of_tls = [name for name in promised if (listener_base(name) or name).startswith("ssl.")]
         if of_tls:
-            raise ConfigError(f"{', '.join(of_tls)}: there is nothing of the kind in this version; leave this out")
+            raise ConfigError(f"{', '.join(of_tls)}: this version has no such setting of TLS; leave this out")
         if promised:
             raise ConfigError(
                 f"{', '.join(promised)}: this version does not have this part of SASL, so clients might use what "

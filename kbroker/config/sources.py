@@ -158,7 +158,7 @@ def settings_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _machine_properties(options: str) -> dict[str, str]:
-    """Return the JVM options -Dname=value that are settings here."""
+    """Return the JVM options -Dname=value that kbroker accepts as settings."""
     try:
         words = shlex.split(options)
     except ValueError:

@@ -17,7 +17,8 @@ from kbroker.config import limits
 from kbroker.config.model import ConfigKey, ConfigType, Mode, Synonym, Validator
 from kbroker.config.values import parse_text
 
-# The broker keys for one value in several units. The first key that is set counts. DescribeConfigs lists them together.
+# The broker keys for one value in several units. The first key that is set counts. DescribeConfigs lists these keys
+# together.
 _FAMILIES: Final = (
     ("log.roll.ms", "log.roll.hours"),
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),

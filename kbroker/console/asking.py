@@ -71,7 +71,8 @@ class Cluster:
     async def ask(self, question: Callable[[Any], T], *, reads: bool = True, deadline_s: float = DEADLINE_S) -> T:
         """Call `question` with an admin client in a thread; return the result.
 
-        Raises Unreachable if the cluster cannot be reached, AdminError if the cluster refuses a request, Slow and Busy.
+        Raises Unreachable if the cluster cannot be reached, and AdminError if the cluster refuses a request. Also
+        raises Slow and Busy.
         """
         return await self.work(lambda: self._answer(question, reads), deadline_s=deadline_s)
 

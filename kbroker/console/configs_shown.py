@@ -46,7 +46,7 @@ class Row:
     kind: str
     documentation: str
     means: str = ""
-    """The value in units for people; empty if the value is already readable."""
+    """The value in readable units; empty if the value itself is readable."""
 
 
 def rows_of(subject: Subject, found: Iterable[DescribeConfigsResourceResult]) -> list[Row]:

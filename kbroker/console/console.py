@@ -49,7 +49,7 @@ class Settings:
     in_flight: Callable[[str, int], Sequence[Any]] | None = None
     """Returns a share group's partitions in use, with at most this number of runs of records in flight.
 
-    The call blocks. Only a broker in this process knows them: Kafka's protocol has no such request.
+    The call blocks. Only a broker in this process can return them, because Kafka's protocol has no such request.
     share_partition/in_flight defines runs.
     """
 

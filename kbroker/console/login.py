@@ -18,7 +18,8 @@ from kbroker.console.values import Values
 def to_login(request: Request) -> Response:
     """Redirect to the login page.
 
-    After the login, that page leads back. A client that does not accept HTML gets an error instead.
+    After the login, the login page redirects to the requested page. A client that does not accept HTML gets an error
+    instead.
     """
     if request.method != "GET" or "text/html" not in request.headers.get("accept", "text/html"):
         return Response("log in first\n", 401, media_type="text/plain")

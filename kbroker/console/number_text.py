@@ -34,7 +34,7 @@ def short_number(value: float | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes in a suitable unit, or a placeholder if it is unknown."""
+    """Return a number of bytes in a suitable unit, or a placeholder if the number is unknown."""
     if count is None or count < 0:
         return NOTHING
     value, unit = float(count), 0

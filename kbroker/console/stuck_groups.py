@@ -86,7 +86,7 @@ class StandingStill:
         return {key: each for key, each in stops.items() if each.last_end > each.end and each.lasted_s >= span_s}
 
     def keep(self, groups: Iterable[str]) -> None:
-        """Drop all groups except the given ones, which are the groups with members."""
+        """Drop all groups except the given groups, which are those with members."""
         for group in self._stops.keys() - groups:
             self.forget(group)
 

@@ -66,7 +66,7 @@ class AdoptError(Exception):
 def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[TopicState]:
     """Record all unrecorded topics of `directory`, and return them; `configs` are by topic name.
 
-    Raises AdoptError, LogDirError (in use), CorruptMetadata, OSError.
+    Raises LogDirError if the directory is in use. Also raises AdoptError, CorruptMetadata and OSError.
     """
     node_id, cluster_id = directory_identity(directory)
     lock = lock_directory(directory)

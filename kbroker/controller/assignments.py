@@ -1,8 +1,8 @@
 """The choice of replicas for new partitions, on a single node and in a cluster; the checks of clients' assignments.
 
 Owns the rules of assignments, with Kafka's codes and texts (ReplicationControlManager), and the spread of replicas over
-brokers and racks as in Apache Kafka 3.9 (AdminUtils, KIP-36). Pure: the caller passes the first broker, which is random
-for a new topic. Never stores, and never considers how full a broker is.
+brokers and racks as in Apache Kafka 3.9 (AdminUtils, KIP-36). Chooses nothing at random: the caller passes the first
+broker, which is random for a new topic. Never stores, and never considers how full a broker is.
 """
 
 from __future__ import annotations

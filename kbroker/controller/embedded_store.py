@@ -380,7 +380,7 @@ def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], i
 
 
 def _never_synced(torn: int, lines: list[tuple[int, bytes]]) -> bool:
-    """Whether no line after a torn line records that the torn line was on disk.
+    """Whether a torn line was possibly never on disk: no later line records that it was.
 
     A journal's first line never records this.
     """

@@ -190,7 +190,7 @@ def _fault_of_others(current: int, update: FeatureUpdate, others: Others) -> str
 
 
 def unsupported(levels: Mapping[str, int], supported: Supported) -> str | None:
-    """Return the finalized levels that are not supported; None if all are (BrokerFeatures.incompatibleFeatures)."""
+    """Return the unsupported finalized levels, or None if all are supported (BrokerFeatures.incompatibleFeatures)."""
     found = [
         f"{name} {level}"
         for name, level in sorted(levels.items())

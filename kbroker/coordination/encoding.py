@@ -2,8 +2,8 @@
 
 A key or a value is an int16 (the type in a key, the version in a value), followed by a message. Owns this form, the
 encoding of batches and markers, and the split of a long list into several batches. The records of a long list are
-encoded ahead, one by one. Never appends. Decodes like Kafka's CoordinatorRecordSerde: it skips bytes after a message,
-and replaces invalid UTF-8 in a string with U+FFFD.
+encoded one by one, before their batch is built. Never appends. Decodes like Kafka's CoordinatorRecordSerde: it skips
+bytes after a message, and replaces invalid UTF-8 in a string with U+FFFD.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 def read_prefix(data: bytes, part: str) -> int:
     """Return the type or version at the beginning of a `part` ("key" or "value").
 
-    Raises Malformed if it is too short.
+    Raises Malformed if the part is too short.
     """
     if len(data) < 2:
         raise Malformed(f"its {part} has {len(data)} bytes, too few for a version")
@@ -74,7 +74,10 @@ def _fields_of(producer: InTransaction | None, leader_epoch: int) -> BatchFields
 
 
 class EncodedRecords:
-    """The records of one batch. They are encoded ahead, because there are many. They get the batch's timestamp."""
+    """The records of one batch. They are encoded before the batch is built, because there are many.
+
+    The records get the timestamp of the batch.
+    """
 
     def __init__(self) -> None:
         self._body = bytearray()

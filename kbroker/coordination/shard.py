@@ -144,8 +144,8 @@ _ANSWERS = {
 def answerable(code: ErrorCode) -> ErrorCode:
     """Return the error for a client when the coordinator's own log failed with `code`.
 
-    The pairs are the same as in CoordinatorOperationExceptionHelper: a client must not mistake another partition's
-    error for an error of its own partition.
+    The pairs of errors are the same as in CoordinatorOperationExceptionHelper: a client must not mistake another
+    partition's error for an error of its own partition.
     """
     return _ANSWERS.get(code, code)
 

@@ -228,7 +228,7 @@ def _of_any(order: _Order, sign: str, left: Operand, right: Operand) -> Test:
 
 
 def _like_other(content: str, other: Any) -> str | float | bool | None:
-    """Convert a text to a number to compare it with a number, or to TRUE or FALSE to compare it with a truth value."""
+    """Return a text in the type of the value that it is compared with: a number, TRUE or FALSE, or the text itself."""
     if is_number(other):
         return number(content)
     return truth(content) if type(other) is bool else content

@@ -18,7 +18,7 @@ from kbroker.filters.prefilter import Needle, Prefilter
 _KEPT: Final = 16
 """The number of compiled filters that are kept.
 
-Compiling the longest takes 15 ms, and a view's filter is first checked, then used.
+Compiling the longest filter takes 15 ms, and a view's filter is needed twice: for its check, and for its use.
 """
 
 
@@ -36,9 +36,9 @@ class Filter:
         """The headers for which an index is useful."""
         self._prefilter: Final = Prefilter(found)
         self.header_values: Final = self._prefilter.header_values
-        """The name of a header, and values (record_walk.with_header).
+        """A header's name, and some values (for record_walk.with_header).
 
-        Each record that matches has this header with one of these values. None if there is no such header.
+        Each matching record has this header with one of these values. None if no such header is known.
         """
         self._decode: Final = decode
         self._unread: Final = Document(decode)
@@ -62,7 +62,7 @@ class Filter:
         return self._prefilter.places(data, passed)
 
     def possible(self, lookup: Lookup, every: int) -> int:
-        """Return the parts of a log that may have a match, as a set of bits; `every` are all parts."""
+        """Return the parts of a log that may have a match, as a set of bits; `every` is the set of all parts."""
         return possible(self._found, lookup, every)
 
     @property

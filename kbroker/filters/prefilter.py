@@ -57,7 +57,7 @@ class Needle(NamedTuple):
     name: bytes
     text: bytes
     is_whole: bool = False
-    """Whether the text is the complete value of the header. Then the length before the text is known."""
+    """Whether the text is the complete value of the header. If so, the length before the text is known."""
 
     @property
     def size(self) -> int:
@@ -129,7 +129,10 @@ class _Behind:
         period = next(each for each in range(1, len(name) + 1) if name.startswith(name[each:]))
         overlapping = -(-len(name) // period)
         self.work: Final = overlapping * (1 + sum(1 if each.is_whole else 5 for each in found))
-        """The number of comparisons for each place of the name that `count` finds; `count` skips overlapping places."""
+        """The maximum number of comparisons for each occurrence of the name that `count` finds.
+
+        It includes the occurrences that overlap the found one, because `count` skips them.
+        """
 
     def most_work(self, data: bytes | bytearray, room: int) -> int:
         """Return the maximum number of comparisons in a search.
@@ -217,7 +220,7 @@ def needles(found: Condition, wanted: bool) -> _Needles:
 def _best(found: Iterable[_Needles]) -> _Needles:
     """Return the most selective of several needles: the longest, because long texts are rare.
 
-    Each needle alone is correct.
+    A search for any one of them gives a correct result.
     """
     known = [each for each in found if each is not None]
     return max(known, key=_selectivity, default=None)

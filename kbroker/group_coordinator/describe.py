@@ -36,7 +36,7 @@ It is never modified: 500,000 separate lists would take 36 MB.
 
 
 async def describe_group(groups: Groups, group_id: str, version: int) -> DescribedGroup:
-    """Answer DescribeGroups. A missing group is Dead; since version 6 its answer also has an error (KIP-1043)."""
+    """Answer DescribeGroups. A missing group is Dead; from version 6 on, its answer also has an error (KIP-1043)."""
     group = groups.get(group_id)
     if not isinstance(group, ClassicGroup):
         if version >= ERROR_MESSAGE_SINCE:

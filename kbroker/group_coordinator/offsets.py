@@ -205,7 +205,7 @@ class Offsets:
         return out
 
     def delete_all(self, group_id: str) -> list[CoordinatorRecord]:
-        """Return the tombstones of all offsets of a group, including pending ones."""
+        """Return the tombstones of all offsets of a group, including pending offsets."""
         stored, pending = self.of_group(group_id)
         records = [
             offset_tombstone(group_id, topic, index) for topic, partitions in stored.items() for index in partitions
@@ -248,7 +248,7 @@ class Offsets:
     def _is_settled(self, place: tuple[str, str, int], newest: int) -> bool:
         """Return whether no open transaction has written an offset after `newest`.
 
-        A tombstone would remove this offset.
+        A tombstone would also remove such an offset.
         """
         group_id, name, index = place
         open_here = self._open.get(group_id, {}).get((name, index), ())

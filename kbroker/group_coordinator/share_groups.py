@@ -434,7 +434,10 @@ class ShareGroups:
 
 
 async def _all(indexes: Sequence[int], ask: Callable[[int], Coroutine[Any, Any, A]]) -> dict[int, A]:
-    """Return the share coordinator's answer for each of a topic's partitions. One request contains many questions."""
+    """Return the share coordinator's answer for each of a topic's partitions.
+
+    The questions are asked concurrently, so that one request contains many of them.
+    """
     answers: dict[int, A] = {}
     for first in range(0, len(indexes), _AT_ONCE):
         some = indexes[first : first + _AT_ONCE]

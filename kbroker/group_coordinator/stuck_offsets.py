@@ -100,7 +100,7 @@ class StuckOffsets:
         self._places.pop(place, None)
 
     def keep_only(self, cause: str, places: Iterable[Place]) -> None:
-        """Drop the evidence of a cause that can end by itself, except the evidence of `places`."""
+        """Drop the evidence of a cause, except the evidence at `places`. The cause is one that can end by itself."""
         kept = set(places)
         for place, each in list(self._places.items()):
             if place in kept:

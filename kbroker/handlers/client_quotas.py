@@ -137,9 +137,9 @@ async def _check_address(ip: str) -> None:
 
 
 def _as_java(parts: _Parts) -> str:
-    """Return Kafka's text of an entity.
+    """Return the text by which Kafka names an entity.
 
-    The types have the order of a Java HashMap that was created for this number of types.
+    The text lists the entity's types in the order of a Java HashMap that was created for their number.
     """
     if len(parts) > _TYPES:
         return "ClientQuotaEntity"

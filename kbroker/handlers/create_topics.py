@@ -226,7 +226,7 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
 
 
 async def _check_growth(state: ClusterState, topics: Sequence[CreatePartitionsTopic], seen: Mapping[str, int]) -> None:
-    """Raise ApiError if the request would add too many partitions. Topics that it repeats do not count."""
+    """Raise ApiError if the request would add too many partitions. Topics that the request repeats do not count."""
     total = 0
     for topic in topics:
         held = state.topics.get(topic.name) if seen[topic.name] == 1 else None

@@ -362,9 +362,10 @@ class Fetch:
         return nearest(self._request.rack_id, here, partition.readable_followers(offset), racks)
 
     def _check_replica(self, partition: Partition, want: FetchPartition) -> ErrorCode:
-        """Return the error if a partition of a cluster must not be read. Consumers may also read from followers.
+        """Return the error if a partition of a cluster must not be read.
 
-        Only consumers that send a rack (KIP-392), and tools that compare replicas (replica id -2), read from followers.
+        Two kinds of clients may also read from a follower: consumers whose request can contain a rack (KIP-392), and
+        tools that compare replicas (replica id -2).
         """
         replicas = self._ctx.services.replicas
         if not partition.leading and replicas.get(partition.key) is not partition:

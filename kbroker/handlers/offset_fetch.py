@@ -51,7 +51,7 @@ _Begun = tuple[
 ]
 """A group's answer, or an awaitable of the answer, and the function that completes it."""
 _Asked = tuple[int, str, str | None, int]
-"""The identity of a group in a request: its position (if it names topics), its id, the member id, and the epoch."""
+"""The identity of a group in a request: its position (if the group names topics), group id, member id and epoch."""
 
 
 @handles(OffsetFetchRequest, OffsetFetchResponse, "1-10", _failed)

@@ -118,7 +118,7 @@ async def alter_user_scram_credentials(
 
 
 def _revise(change: _Change) -> Callable[[Mapping[str, str]], dict[str, str]]:
-    """Return a function that computes a user's new configs from the old ones. Both functions raise ApiError."""
+    """Return a function that computes a user's new configs from the old configs. Both functions raise ApiError."""
     if not change.name:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     mechanism = MECHANISM_TYPES.get(change.mechanism)

@@ -66,7 +66,7 @@ class ClusterServices:
     """The additional parts that a node of a cluster has."""
 
     broker_epoch: Callable[[], int]
-    """This broker's epoch: the id of the transaction that created its znode, -1 while it is not registered."""
+    """This broker's epoch: the id of the transaction that created the broker's znode; -1 while there is no znode."""
     metadata: MemberMetadata
     replica_manager: ReplicaManager
     controller: ClusterController

@@ -97,7 +97,7 @@ async def streams_group_heartbeat(
 
 
 def _readable(text: str) -> str:
-    """Return the beginning of a text that is too long for clients. A text with many or long names may be too long."""
+    """Return a text, cut to a length that clients accept. A text with many or long names may be longer."""
     return text.encode()[:_LONGEST_TEXT].decode(errors="ignore")
 
 

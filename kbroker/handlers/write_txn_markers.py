@@ -41,7 +41,7 @@ async def _on_error(request: WriteTxnMarkersRequest, code: int, _message: str | 
 
 @handles(WriteTxnMarkersRequest, WriteTxnMarkersResponse, "1-2", _on_error)
 async def write_txn_markers(ctx: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    """Write the markers of one producer after another."""
+    """Write the markers of all producers, one producer after the other."""
     for asked in request.markers:
         if asked.producer_id < 0 or asked.producer_epoch < 0:
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # like Kafka, which cannot build such a batch

@@ -30,7 +30,7 @@ class LauncherError(Exception):
 
 
 class Child:
-    """One program. It can be started any number of times, but only one process of it runs at a time.
+    """One program. It can be started any number of times, but only one process of the program runs at a time.
 
     The thread that calls `start` must live as long as the program.
     """

@@ -87,8 +87,8 @@ def _follow(
 ) -> tuple[int, Link]:
     """Check the batches from `start`; return the end of the last proven batch, and the link expected there.
 
-    The link is a found_file.Link. If two neighbours contradict each other, the first one is right if it follows its own
-    predecessor without a hole. Otherwise either of them may be wrong.
+    The link is a found_file.Link. If two neighbouring batches contradict each other, the first batch is right if it
+    follows its own predecessor without a hole. Otherwise either batch may be wrong.
     """
     segment = segments[index]
     proven, last, place = start, before, start

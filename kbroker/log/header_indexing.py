@@ -37,7 +37,7 @@ MOST_BLOCKS: Final = 1 << 16
 _SHARE: Final = 64
 """The index of one header is not larger than the segment's size divided by this number."""
 LEAST: Final = 1 << 14
-"""The size in bytes that the index of one header may always have, even if the segment is small."""
+"""The size in bytes that is always allowed for the index of one header, even if the segment is small."""
 _MOST: Final = 1 << 22
 """The maximum size in bytes of the index of one header."""
 _MOST_TOGETHER: Final = 1 << 24
@@ -90,7 +90,7 @@ def ensure(
 ) -> list[str]:
     """Write the index of a closed segment of `size` bytes, if there is no index of exactly these headers yet.
 
-    Return the headers that this call found to have too many values. Raise OSError, and Stopped. Any thread may call
+    Return the headers that this call found to have too many values. Raises OSError and Stopped. Any thread may call
     this.
     """
     wanted = sorted(set(names))
@@ -182,7 +182,7 @@ def _pieces(data: bytes, count: int) -> Iterator[tuple[int, int]]:
 
 
 def _overlaps(text: bytes) -> bool:
-    """Whether two occurrences of a text may overlap. Other texts are found faster."""
+    """Whether two occurrences of a text can overlap. The search for a text without overlaps is faster."""
     return any(text.startswith(text[each:]) for each in range(1, len(text)))
 
 

@@ -1,8 +1,9 @@
 """The first offset of each leader epoch of a partition.
 
 Owns the list of (epoch, first offset) pairs, both increasing, and stores it on disk in `leader-epoch-checkpoint`. This
-file has no checksum. So before the first answer after an opening, it is compared with a few batches of each epoch. If
-they disagree, the epochs are read from the log. Never decides to truncate a log: it only returns the end of an epoch.
+file has no checksum. So after each opening, the file is compared with a few batches of each epoch before the first
+answer. If the file and the batches disagree, the epochs are read from the log. Never decides to truncate a log: it only
+returns the end of an epoch.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class LogConfig:
         return self.message_timestamp_type == "LogAppendTime" or self.delivery_delay_ms > 0 or self.schedule_enable
 
     def random_jitter_ms(self) -> int:
-        """Return how many ms before segment.ms a segment is rolled; the number is random for each segment."""
+        """Return a random number of ms, by which a segment is rolled earlier than segment.ms requires."""
         most = min(self.segment_jitter_ms, self.segment_ms)
         return random.randrange(most) if most else 0
 

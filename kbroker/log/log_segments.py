@@ -148,7 +148,7 @@ class Segments:
     # -- finding ----------------------------------------------------------------------------------------------
 
     def index_at(self, offset: int) -> int:
-        """Return the index of the segment that contains `offset`; for an earlier offset, of the first segment."""
+        """Return the index of the segment that contains `offset`, or 0 if `offset` is before the first segment."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def index_of(self, segment: Segment) -> int:

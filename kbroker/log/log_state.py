@@ -106,7 +106,7 @@ class LogHost:
     on_disk_error: Callable[[OSError], None] = lambda _error: None
     """A function that is called with every disk error after the opening, and handles the error for the other logs."""
     files: OpenFiles | None = None
-    """Limits the number of segments with open files in all these logs. If it is None, the log has its own limit."""
+    """Limits the number of segments with open files in all logs of the owner. If None, the log has its own limit."""
     later: Callable[[Work], None] = lambda make: whole(make())
     """A function that is called with long work.
 
@@ -219,7 +219,7 @@ class LogState:
         if config.remote_storage_enable:
             self.tier = Tier(min(stop.log_start_offset, self.log_start_offset))
         self.held_bytes = 0
-        """The number of bytes that retention would have deleted without the pending schedules."""
+        """The number of bytes that retention would have deleted if there were no pending schedules."""
         self.is_unmarked = False
         """Whether clients' records are refused for now.
 
@@ -268,7 +268,7 @@ class LogState:
             self.maturity = Maturity(self.segments, self.high_watermark)  # consumers may have read these records
 
     def mature_end(self, now_ms: int) -> int:
-        """Return the end of the records that are older than `delivery.delay.ms`; raise OSError.
+        """Return the end of the records that are older than `delivery.delay.ms`. Raises OSError.
 
         If many records mature at once, one call examines a part of them, and `maturity.is_behind` is true meanwhile.
         """
@@ -350,7 +350,7 @@ class LogState:
     def end_flush(self, task: FlushTask, now_ms: int) -> None:
         self.last_flush_ms = now_ms
         if task.has_lost_nothing:
-            self.segments.directory_changed = True  # the next flush repeats all of it
+            self.segments.directory_changed = True  # the next flush repeats all of this work
         elif task.error is not None:
             # After a failed fsync the kernel may have discarded the pages: a second fsync would succeed, although the
             # data is lost.
@@ -364,7 +364,7 @@ class LogState:
                 self.segments.deleted_files.add_garbage(outlived)
 
     def flush(self, now_ms: int = 0, *, snapshots: bool = True) -> None:
-        """Flush the log, with or without the producers' snapshots; raise AppendError(KAFKA_STORAGE_ERROR)."""
+        """Flush the log, with or without the producers' snapshots. Raises AppendError (KAFKA_STORAGE_ERROR)."""
         task = self.begin_flush(snapshots=snapshots)
         if task is not None:
             task.run()

@@ -140,7 +140,7 @@ class Maturity:
     def _walk(
         self, segment: Segment, place: int, most: int, beyond: int, log_end: int, youngest: int, now_ms: int
     ) -> tuple[int, int]:
-        """Move the end over the mature batches of a segment from a position on.
+        """Advance the end past the mature batches of a segment, beginning at a position.
 
         The segment's offsets are before `beyond`. Return the number of examined batches, and the position after them.
         """
@@ -167,7 +167,7 @@ class Maturity:
         return self._noticed(header.max_timestamp, header.last_offset, log_end, now_ms)
 
     def _noticed(self, timestamp: int, last_offset: int, log_end: int, now_ms: int) -> int:
-        """Return a timestamp. For a timestamp of the future, return the time at which it was noticed."""
+        """Return a timestamp or, if the timestamp is in the future, the time at which it was noticed."""
         if timestamp <= now_ms:
             return timestamp
         if last_offset >= self._future_end:

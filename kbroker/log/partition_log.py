@@ -52,7 +52,7 @@ _LATEST_PRODUCE = 13
 _HELD_COUNTED = 128
 """The maximum number of segments that are counted as kept for pending records."""
 FEW_PRODUCERS = 500
-"""The maximum number of producers whose snapshot a roll writes immediately, which takes half a millisecond."""
+"""The maximum number of producers in a snapshot that a roll writes immediately. The write takes half a millisecond."""
 
 logger = logging.getLogger(__name__)
 
@@ -411,9 +411,10 @@ class PartitionLog(LogState):
     # -- offsets ----------------------------------------------------------------------------------------------
 
     def advance_log_start(self, offset: int, now_ms: int = 0) -> bool:
-        """Delete the records before `offset`; return whether anything changed. Raise ApiError(OFFSET_OUT_OF_RANGE).
+        """Delete the records before `offset`; return whether anything changed. Raises ApiError (OFFSET_OUT_OF_RANGE).
 
-        If there are many segments, only the first few are deleted now, and the others by the next `delete_below_start`.
+        If there are many segments, this call deletes only the first few. The next `delete_below_start` deletes the
+        other segments.
         """
         if offset > self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -476,7 +477,7 @@ class PartitionLog(LogState):
             self.roll(now_ms)
 
     def _beyond_size(self, limit: int, _now_ms: int, most: int) -> int:
-        """Return how many of the first `most` segments exceed the size to keep on the local disk."""
+        """Return the number of segments, among the first `most`, that exceed the size to keep on the local disk."""
         config = self.config
         kept = config.kept_locally_bytes if config.remote_storage_enable else config.retention_bytes
         return self.segments.beyond_size(kept, self.log_end_offset, limit, most)
@@ -523,7 +524,7 @@ class PartitionLog(LogState):
             self.producers.taking is not None or self._snapshots.newest_offset in self._snapshots.unsynced
         ):
             # Until the newest snapshot is on disk, a start needs the log to replay the producers' changes since the
-            # previous one.
+            # previous snapshot.
             below = min(below, self.segments.index_at(self._snapshots.newest_synced))
         if not below:
             return 0

@@ -1,4 +1,4 @@
-"""Interfaces for checks of a topic's records beyond their format, since the log knows no schemas and no schedules.
+"""Interfaces for the additional checks of a topic's records, because the log itself knows no schemas and no schedules.
 
 Owns the interfaces, and the check of a broker without a schema registry. This check refuses every batch: a topic whose
 records cannot be checked must not accept any.
@@ -37,7 +37,7 @@ class RecordCheck(Protocol):
         """
 
     async def judge(self, batch: memoryview, rules: BatchRules, may_write: MayWrite) -> memoryview:
-        """Return the batch to store for a well-formed batch; raise AppendError. The call may wait.
+        """Return the batch to store for a well-formed batch. Raises AppendError. The call may wait.
 
         The result may contain fewer records, and has the same offsets and sequences.
         """

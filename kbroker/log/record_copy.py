@@ -1,6 +1,6 @@
 """Copies single records from a log by their offsets, for dead letters.
 
-Owns finding a record inside a batch of any size: uncompressed batches are read from the file piece by piece, and
+Owns the search for a record inside a batch of any size: uncompressed batches are read from the file piece by piece, and
 compressed batches are uncompressed piece by piece. A record that is larger than the limit is skipped, and not kept in
 memory. So the copies use no more memory than the stored form of one compressed batch and the returned records. Works in
 slices. Never changes a log, and validates a record only as far as the search requires.

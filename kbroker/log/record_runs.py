@@ -117,7 +117,10 @@ class Run(NamedTuple):
 
 
 class Scattered:
-    """Neighbouring records of any size, all with keys; has the methods of a Run, based on lists."""
+    """Neighbouring records of any size, all with keys.
+
+    The class has the methods of a Run, but stores each field in a list.
+    """
 
     __slots__ = ("_deltas", "_ends", "_keys", "_nulls", "_stamps", "_values", "end", "key_size", "number", "position")
 

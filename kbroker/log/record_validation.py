@@ -34,7 +34,7 @@ from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT
 MOST_ERRORS: Final = 1000
 """The maximum number of record errors in one response. Kafka lists all errors."""
 _AT_ONCE_SECONDS: Final = 0.001  # the time in which nearly every batch can be checked
-_REGAINED: Final = 0.8  # the share of the elapsed time that `_Allowance` gets back
+_REGAINED: Final = 0.8  # `_Allowance` regains this share of the elapsed time
 _FEW: Final = 20_000  # the maximum number of records checked in one call, which takes 0.2 ms
 _MOST_AT_ONCE: Final = 512 << 10  # the maximum number of bytes uncompressed in one call: 0.1 to 0.6 ms
 _NO_TIMESTAMP: Final = -1
@@ -56,7 +56,7 @@ class Opening(NamedTuple):
     """A batch whose records are being checked."""
 
     work: Coroutine[Any, Any, Opened] | None
-    """The remaining work, if the work has begun. From then on it uses memory."""
+    """The remaining work, if the work has begun. From then on the work uses memory."""
     again: partial[Coroutine[Any, Any, Opened]]
     """A function that starts the complete work again."""
     check: RecordCheck | None = None
@@ -139,7 +139,7 @@ def is_in_order(
 
 
 def _unpacked_at_once(codec: int, body: memoryview) -> bytes | None:
-    """Return a batch's uncompressed records; None if they are large or broken, or the time is used up."""
+    """Return a batch's uncompressed records; None if the records are large or broken, or if no time is left."""
     if len(body) > _MOST_AT_ONCE:
         return None
     until = _allowance.begin()
@@ -163,7 +163,7 @@ def _unpacked_at_once(codec: int, body: memoryview) -> bytes | None:
 def open_and_judge(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, check: RecordCheck
 ) -> Opening:
-    """Return the opening of a client's batch whose records `check` has to check."""
+    """Return the `Opening` of a client's batch. `check` has to check the records of this batch."""
     return Opening(None, partial(open_batch, records, header, rules, now_ms, CLIENT), check)
 
 
@@ -173,7 +173,7 @@ async def judged(
     is_repeated: Callable[[BatchHeader], bool],
     may_write: MayWrite = may_write_anywhere,
 ) -> Opened:
-    """Return an opened batch with the records that the check accepts; raise AppendError. The check may wait.
+    """Return an opened batch with the records that the check accepts. Raises AppendError. The check may wait.
 
     A repeated batch passes: it will not be appended again, and its producer must receive the result of the first
     append.

@@ -281,7 +281,7 @@ class _Window:
         return self._before + self._position
 
     def is_short_of(self, size: int) -> bool:
-        """Whether fewer than `size` bytes are uncompressed, and there may be more."""
+        """Whether fewer than `size` bytes are uncompressed, and the batch may contain more bytes."""
         return len(self._data) - self._position < size and not self._ended
 
     def is_empty(self) -> bool:
@@ -335,7 +335,7 @@ class _Window:
             position += size
 
     def number(self, longest: int) -> int:
-        """Read a number; `longest` bytes must be available unless the data ends. Raise Malformed."""
+        """Read a number; `longest` bytes must be available unless the data ends. Raises Malformed."""
         number, self._position = read_number(self._data, self._position, longest)
         return number
 
@@ -350,7 +350,7 @@ class _Window:
 
 
 def _read_records(data: bytes, position: int, stop: int, most: int) -> tuple[RecordSlice, int]:
-    """Read records that begin at or before `stop`, but stop before a large record; raise Malformed, IndexError."""
+    """Read records that begin at or before `stop`, but stop before a large record. Raises Malformed and IndexError."""
     deltas: list[int] = []
     stamps: list[int] = []
     keys: list[int] = []

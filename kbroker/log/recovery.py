@@ -81,8 +81,8 @@ def load_log(
 
     `holes` means that there may be holes between offsets, independent of the topic's current cleanup.policy. `progress`
     is called with the number of bytes that recovery has read. No file is open at the end; `files` limits the open files
-    from then on. Until then the load has its own limit, since several logs may be loaded at the same time, each on its
-    thread.
+    from then on. Until then the load has its own limit, because several logs may be loaded at the same time, each on
+    its thread.
     """
     for name in os.listdir(directory):  # the remaining files of deletions
         if name.endswith((DELETED_SUFFIX, ".tmp")):
@@ -96,7 +96,7 @@ def load_log(
     producers_end = 0 if clean else loader.recover(recovery_point, progress)
     log_end = segments.active.become_active(recovery_point if clean else 0)
     if not segments.active.ends_whole:
-        # The mark of a clean stop was wrong: another process has written to the file since.
+        # The mark of a clean stop was wrong: another process has written to the file since then.
         producers_end = loader.recover(segments.active.base_offset)
         log_end = segments.active.become_active()
     if clean and log_end < recovery_point:
@@ -212,10 +212,11 @@ class _Loader:
         return end
 
     def _is_uncompacted(self, index: int) -> bool:
-        """Whether a segment was never compacted: if it does not end at the next segment, a power loss has cut it.
+        """Whether a segment was never compacted.
 
-        The result is also right if a crash prevented the checkpoint of a compaction: kbroker's compaction keeps the
-        last batch of a replaced segment, and after Kafka's compaction a segment seldom has a record at every offset.
+        If such a segment ends before the next segment, a power loss has cut it. The result is also right if a crash
+        prevented the checkpoint of a compaction: kbroker's compaction keeps the last batch of a replaced segment, and
+        after Kafka's compaction a segment seldom has a record at every offset.
         """
         known = self._uncompacted_from
         return known is not None and self.segments.bases[index] >= known

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 
 class Tier:
-    """The remote part of a log; offsets absolute. Its records are those from `start_offset` to `end_offset`."""
+    """The remote part of a log. All offsets are absolute.
+
+    The remote records are those from `start_offset` to `end_offset`.
+    """
 
     __slots__ = ("end_offset", "size", "start_offset")
 

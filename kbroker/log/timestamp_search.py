@@ -66,7 +66,10 @@ class TimestampSearch:
         return None
 
     async def largest(self, extent: Callable[[], LogExtent]) -> Found | None:
-        """Find the first record with the largest timestamp (-1 if none has one); raise ApiError(CORRUPT_MESSAGE)."""
+        """Find the first record with the largest timestamp (-1 if no record has one).
+
+        Raises ApiError (CORRUPT_MESSAGE).
+        """
         segments = self._segments
         while True:
             timestamp, segment = await self._newest()

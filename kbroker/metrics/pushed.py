@@ -36,7 +36,10 @@ Each bucket, the count and the sum of a histogram are a series.
 MOST_OF_ONE: Final = 5_000
 """The maximum number of series of one client."""
 MOST_WAITING: Final = 64
-"""The maximum number of pushes of all clients that wait. A client must retry any other push after an interval."""
+"""The maximum number of waiting pushes, for all clients together.
+
+A client must retry any further push after an interval.
+"""
 _ENDINGS: Final = {
     "counter": ("", "_total", "_created"),
     "gauge": ("",),

@@ -384,7 +384,7 @@ class Dispatcher:
     def head(self, context: RequestContext, frame: memoryview) -> tuple[Entry, int, int]:
         """Read the header of a frame without running it. Return its entry, correlation id, and the start of its body.
 
-        Raise CloseConnection like `run`, and also for a long frame with tags in its header.
+        Raises CloseConnection in the same cases as `run`, and also for a long frame with tags in its header.
         """
         try:
             key, version, correlation_id, id_length = _HEADER.unpack_from(frame)

@@ -45,7 +45,7 @@ _LINES_EACH = 1.0
 
 
 class LoopWatch:
-    """Counts and logs holds; `held` and `longest_ms` are for metrics."""
+    """Counts and logs the steps that block the loop for a long time; `held` and `longest_ms` are for metrics."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name_of: Any) -> None:
         """Initialize; `name_of(frame)` returns the name of the request in a frame."""
@@ -85,7 +85,7 @@ class LoopWatch:
 
     def work(self, name: str, size: int, context: Any, seconds: float) -> None:
         """Count a step of a long request; log its API, its size in bytes, and the time for which it held the loop."""
-        self._due = self._loop.time() + _TICK  # this hold explains the late tick
+        self._due = self._loop.time() + _TICK  # this step explains the late tick
         self._log(
             seconds, f"{name} of {size} bytes from {context.client_host[1:]}, client {context.client_id or 'unnamed'}"
         )

@@ -21,7 +21,7 @@ DEFAULT_LIMIT = 100 * 1024 * 1024
 PATIENCE = 10.0
 """The time limit in seconds for the use of memory by one request.
 
-After this time, the connection is closed if others wait.
+After this time, the connection is closed if other connections wait for memory.
 """
 _CHECK_SECONDS = 1.0
 

@@ -273,7 +273,7 @@ class Outbox:
                 self._stop_waiting()
 
     def _push(self, pieces: deque[Piece] | tuple[()]) -> bool:
-        """Send bytes. Return True if all are sent, False if the socket is full or it is the turn of others."""
+        """Send bytes. Return True if all are sent, False if the socket is full or other connections have their turn."""
         budget, send_range, socket_fd = _AT_ONCE, os.sendfile, self._fd
         patience, end = self._patience, now() + SLICE
         patience.since = 0.0

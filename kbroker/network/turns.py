@@ -104,7 +104,7 @@ class Turns:
         """The file descriptor that was served last."""
         self._changed_at = 0.0
         self.spent = 0.0
-        """The seconds used in this turn. After TURN, sockets that the poller reports wait for the next turn."""
+        """The seconds used in this turn. After TURN seconds, sockets that the poller reports wait for the next turn."""
         self.latest: Runner | None = None
         """The connection that read last.
 
@@ -159,7 +159,7 @@ class Turns:
                 self.note()
 
     def _serve(self, queue: deque[Runner], at: float, end: float) -> float:
-        """Run the runners that wait now until `end`, but at least one. Return the current time."""
+        """Run the runners that are waiting now. Stop at `end`, but run at least one runner. Return the current time."""
         for _ in range(len(queue)):
             runner = queue.popleft()
             runner.go_on(min(at + min(SLICE, TURN / (len(queue) + 1)), end))

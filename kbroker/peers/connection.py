@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """The maximum size of a received frame in bytes. A larger frame ends the connection.
 
-A follower requests 10 MB, and gets at most one more batch.
+A follower requests 10 MB. The response may exceed this size by one batch.
 """
 _CONNECT_SECONDS = 10
 """socket.connection.setup.timeout.ms, in seconds.
@@ -127,7 +127,8 @@ class TcpPeer:
             # Retrieve the exception: all waiting callers may have given up before the attempt fails.
             self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            # A caller that gives up must not cancel the attempt, because others may wait for the same connection.
+            # A caller that gives up must not cancel the attempt, because other callers may wait for the same
+            # connection.
             return await asyncio.shield(self._connecting)
         except asyncio.CancelledError:
             # Either `close` has ended the attempt, or the waiting caller was cancelled. Do not suppress its

@@ -65,7 +65,7 @@ class Limits:
         return bool(self._limits)
 
     def of(self, user: str, client_id: str | None) -> Limit | None:
-        """Return a client's limit; None if there is none. A client without an id has no limit by client id."""
+        """Return a client's limit, or None if the client has none. A client without an id has no limit by client id."""
         for by_user, by_client in self._levels:
             if by_client is not None and not client_id:
                 continue

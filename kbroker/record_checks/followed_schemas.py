@@ -1,10 +1,10 @@
 """The schemas of a cluster at any of its brokers: a copy of `_schemas`, read like a consumer from the topic's leader.
 
-Owns the copy, and its maximum age. The copy begins with the first question, and ends some minutes after the last
-question. Owns the looks: a look waits until the copy contains everything that any broker acknowledged before the look.
-A record is refused only after a look. A leader that does not know yet that it was replaced might lack some records. So
-a look ends with a request to the nodes that elect leaders. Owns the waits and retries while the topic's leader moves.
-Never writes, and never decides about schemas.
+Owns the copy, and its maximum age. The copy begins with the first question about a schema, and ends some minutes after
+the last question. Owns the looks: a look waits until the copy contains everything that any broker acknowledged before
+the look began. A record is refused only after a look. A replaced leader that does not know this yet might lack some
+records. So a look ends with a request to the nodes that elect leaders. Owns the waits and retries while the topic's
+leader moves. Never writes, and never decides about schemas.
 
 The leader ends a fetch as soon as there are new records, so the copy lags by one round trip as long as the leader
 answers. A copy that the leader has not confirmed for `STALE_S` seconds answers no more questions.
@@ -171,7 +171,7 @@ class FollowedSchemas:
     async def look(self) -> str | None:
         """Wait until the copy contains everything acknowledged before now; return None, or the reason of a failure.
 
-        Waits for `PATIENCE_S` seconds.
+        Waits for at most `PATIENCE_S` seconds.
         """
         if self._closed:
             return "this broker stops"
@@ -339,9 +339,9 @@ class FollowedSchemas:
         except Malformed as error:
             raise Unread(f"{SCHEMAS_TOPIC} cannot be read at offset {copy.position}: {error}") from None
         if copy.position == before < piece.high_watermark and not piece.is_throttled:
-            # Compaction may have removed all records up to the end. A first answer does not prove this, because the
-            # leader may have read the log before the high watermark in the answer moved. A second answer proves it, up
-            # to the end that the first answer reported.
+            # Compaction may have removed all records up to the end. A first answer does not prove this: the leader may
+            # have read the log first, and the high watermark in the answer may have moved later. A second answer proves
+            # it, up to the end that the first answer reported.
             if copy.nothing is not None and copy.nothing[0] == place:
                 copy.position = copy.nothing[1]
             copy.nothing = place, piece.high_watermark

@@ -36,7 +36,7 @@ _IN_ONE_CALL: Final = 20_000
 """The number of records that one compiled call checks: this takes about 0.4 ms."""
 
 _MOST_GOOD: Final = 1000
-"""The number of cached groups of first bytes that pass, for keys and for values (see `_Side.good`)."""
+"""The maximum number of entries in each of the two caches, for keys and for values (see `_Side.good`)."""
 _MOST_SCHEMAS: Final = 100
 """The maximum number of schemas that the values of one batch may name, if values are read."""
 MOST_LETTERS: Final = 5_000

@@ -1,8 +1,8 @@
 """The broker's side of the process that reads values with their schemas (value_process.py).
 
 Owns the process: its start at the first use, its end after a minute without work, and its replacement after a value has
-ended it. Owns the list of schemas in the process, and the order of batches: the process reads each batch for a short
-time, then the next.
+made it fail. Owns the list of schemas in the process, and the order of batches: the process reads each batch for a
+short time, then the next.
 """
 
 from __future__ import annotations

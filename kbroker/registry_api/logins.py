@@ -119,7 +119,7 @@ class Logins:
     def _matching(self, password: str, found: dict[str, ScramCredential]) -> str | None:
         """Return the mechanism whose credential matches a password.
 
-        Hash even without a credential, to take the same time.
+        Without a credential, compute a hash nevertheless, so that the call takes the same time.
         """
         matching = None
         for mechanism, of_nobody in self._unknown_users.items():

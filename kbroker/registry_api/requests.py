@@ -31,7 +31,7 @@ ALWAYS_TAKEN: Final = 64 * 1024
 BODY_S: Final = 10.0
 """The seconds within which a body must arrive."""
 NOTE: Final = "note"
-"""The key of a request's scope under which a list for the names of the tried endpoints may be stored."""
+"""The key in a request's scope for an optional list. Each tried endpoint adds its name to this list."""
 MEDIA: Final = "application/vnd.schemaregistry.v1+json"
 _TAKEN: Final = (
     "",

@@ -80,7 +80,7 @@ def read_footer(footer: bytes | memoryview, object_bytes: int | None, segment_id
         raise DamagedObjectError(f"a footer of {len(footer)} bytes, not {FOOTER_BYTES}")
     checksum, magic = _END.unpack(footer[-_END.size :])
     if magic != _MAGIC:
-        raise DamagedObjectError("no segment ends here: the footer's last bytes are others")
+        raise DamagedObjectError("no segment ends here: the last bytes are not those of a footer")
     body = footer[: -_END.size]
     found_id, version, parts = _TAIL.unpack(body[-_TAIL.size :])
     if version != VERSION:

@@ -48,17 +48,17 @@ _SEGMENT_STEPS: Final = {
 
 
 def may_become(current: SegmentState | None, target: SegmentState) -> bool:
-    """Return whether a segment in a state (None: unknown segment) may reach another state.
+    """Return whether a segment may change to a state. A segment may also keep its state.
 
-    A segment may also keep its state.
+    `current` is None for an unknown segment.
     """
     return current is target or (current, target) in _SEGMENT_STEPS
 
 
 def deletion_may_become(current: DeleteState | None, target: DeleteState) -> bool:
-    """Return whether the deletion of a partition (None: not marked) may reach a state.
+    """Return whether the deletion of a partition may change to a state. A deletion may also keep its state.
 
-    A deletion may also keep its state.
+    `current` is None if the partition is not marked for deletion.
     """
     if current is None:
         return target is DeleteState.DELETE_PARTITION_MARKED

@@ -233,7 +233,7 @@ class Fetcher:
     def _leader(self) -> Peer:
         """Return the leader's peer, or a new peer if the leader's address has changed.
 
-        Raise PeerUnavailable if the address is unknown.
+        Raises PeerUnavailable if the address is unknown.
         """
         endpoint = self._endpoint_of(self.source)
         if endpoint is None:

@@ -113,8 +113,8 @@ class Following:
     def offsets_received(self, error: ErrorCode, leader_start: int, leader_end: int, end_offset: int) -> Step:
         """Return the step for the leader's offsets, which were requested after OFFSET_OUT_OF_RANGE.
 
-        A leader whose log ends before this log was elected from outside the in-sync replicas. A leader whose log starts
-        after this log's end has deleted all records from which this log could continue.
+        If the leader's log ends earlier than this log, the leader was elected from outside the in-sync replicas. If the
+        leader's log starts after this log's end, the leader has deleted all records from which this log could continue.
         """
         if self.condition is not Condition.ASKING:
             return Ignore()

@@ -55,7 +55,7 @@ class Follower:
     """The leader's log end offset at the last fetch."""
     fetched_ms: int = NEVER
     caught_up_ms: int = NEVER
-    """The last time at which the follower had all records that the leader had at that time."""
+    """The last time at which the follower had all records of the leader."""
 
     def is_caught_up(self, end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
         """Whether the follower has all records, or had all records at most `max_lag_ms` ago."""
@@ -174,9 +174,9 @@ class Leadership:
             return False
         begins = state.leader_epoch > self.leader_epoch
         known, self._followers = self._followers, {}
-        # A replica that was removed from the assignment is in sync until the controller has written a set without it.
-        # Until then a new controller may elect this replica, so the leader waits for it. (Kafka's leaders wait only for
-        # assigned replicas.)
+        # A replica that was removed from the assignment is in sync until the controller has written a set without this
+        # replica. Until then a new controller may elect this replica, so the leader waits for it. (Kafka's leaders wait
+        # only for assigned replicas.)
         for each in (*replicas, *sorted(state.isr.difference(replicas))):
             if each != self._node_id:
                 self._followers[each] = known.get(each) or Follower()
@@ -295,7 +295,10 @@ class Leadership:
     def high_watermark(
         self, end_offset: int, now_ms: int, max_lag_ms: int, min_isr: int, live: Container[int]
     ) -> int | None:
-        """Return the limit of the high watermark; return None if too few replicas are in sync to move it."""
+        """Return the limit of the high watermark.
+
+        Return None if it must not move, because too few replicas are in sync.
+        """
         return self.copied(end_offset, now_ms, max_lag_ms, live) if self.enough(min_isr) else None
 
     def copied(self, end_offset: int, now_ms: int, max_lag_ms: int, live: Container[int]) -> int:

@@ -37,7 +37,7 @@ _NAMES: Final = {
 _FIELDS: Final = re.compile(r"[0-9A-Za-z*/,#\-]+", re.ASCII)
 _ZONE: Final = re.compile(r"[A-Za-z0-9_+\-]{1,32}(?:/[A-Za-z0-9_+\-]{1,32}){0,2}", re.ASCII)
 _NO_ZONES: Final = ("posix/", "right/", "localtime", "posixrules")
-"""Files of a system's time zones that are not names of IANA. The files in `right/` count leap seconds."""
+"""Files in a system's time zone folder that are not time zones of IANA. The files in `right/` count leap seconds."""
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - the calendar is searched without a time zone
 _SECOND: Final = timedelta(seconds=1)
 _LAST_SECOND: Final = LATEST_MS // 1000
@@ -164,7 +164,7 @@ class Cron:
 
 @lru_cache(maxsize=_KEPT)
 def cron(expression: str, timezone: str) -> Cron:
-    """Return the same object for the same expression, because many records have it. Raises TimeFault."""
+    """Return one object for all equal expressions, because many records share an expression. Raises TimeFault."""
     return Cron(expression, timezone)
 
 

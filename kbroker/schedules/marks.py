@@ -9,9 +9,10 @@ the type. The value begins with its own version and the kind of the mark. Number
 1970 (UTC).
 
     INTENT   these records are due, and go to this partition with this producer id, epoch and sequence, in one batch
-    DONE     the outcome of an intent: delivered, with the next times of those that repeat, or refused and not appended
-    BEGIN    from here on, the topic's records are schedules; with the topic's default target, and the target before
-    PAUSE    from here on they are not schedules, because schedule.enable was removed; with the default target before
+    DONE     the outcome of an intent: delivered (with the next times of repeating records), or refused and not appended
+    BEGIN    from here on, the topic's records are schedules; contains the topic's default target, and the previous one
+    PAUSE    from here on, the topic's records are not schedules, because schedule.enable was removed; contains the
+             previous default target
 """
 
 from __future__ import annotations
@@ -136,9 +137,12 @@ class Begin(NamedTuple):
 
     target: str
     is_change: bool = False
-    """Whether the topic was no schedule topic directly before. The first mark in a log decides on earlier records."""
+    """Whether the topic was not a schedule topic before this mark.
+
+    If this is a log's first mark, it also decides on earlier records.
+    """
     before: str | None = None
-    """The target directly before this mark; None if unknown.
+    """The default target before this mark; None if unknown.
 
     This target applies to earlier records whose own mark is deleted.
     """

@@ -133,7 +133,7 @@ class ScheduleCheck:
         self._room = room
         self._topic = topic
         self._more = HEADER_SIZE + _NUMBERS + size_of_fired_headers(topic)
-        """An upper bound of the bytes that a delivered record has in addition to the record and its key."""
+        """The maximum number of bytes that the delivery of a record adds to the record and its key."""
         self._default = default_target
         self._topics = topics
         self._now_ms = now_ms

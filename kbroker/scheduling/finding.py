@@ -118,7 +118,7 @@ class Found:
         return len(self._pieces) - 1 << NUMBER_SHIFT
 
     def decoded(self, record: Record, size: int) -> None:
-        """Add a record of a batch that is too large for keeping it in memory."""
+        """Add a record of a batch that is too large to be kept in memory."""
         self._decoded[record.offset] = record
         self.size += size
 

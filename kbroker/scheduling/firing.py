@@ -42,7 +42,7 @@ class Chosen:
     """The target's partition."""
     dues: Dues = field(default_factory=Dues)
     records: list[bytes] = field(default_factory=list)
-    """The records in the form that they have in the batch, one or more in each element."""
+    """The records in the batch's form. Each element contains one or more records."""
     large: LargeRecord | None = None
     """The batch's only record, if this record is large."""
     keys: list[int] = field(default_factory=list)

@@ -316,7 +316,7 @@ class Index:
         return applied
 
     def _put(self, puts: dict[int, tuple[object, ...]], keys: dict[int, int]) -> None:
-        """Add rows, and remove those that they replace."""
+        """Add rows, and remove the rows that the added rows replace."""
         if keys:
             self.pending -= self._db.execute(_TAKE_KEYS, (json.dumps(list(keys)),)).rowcount
             keys.clear()
@@ -475,7 +475,7 @@ def _load(path: str, boot: str) -> Index | None:
         database = _connect(path)
         index = Index(database)
         if not boot:
-            raise IndexDamaged("the system does not say whether it was started again")
+            raise IndexDamaged("the system does not report whether it was restarted")
         index.load(boot)
     except (sqlite3.Error, IndexDamaged, struct.error, IndexError, ValueError, TypeError, KeyError) as error:
         if database is not None:
@@ -487,7 +487,7 @@ def _load(path: str, boot: str) -> Index | None:
 
 
 def lacks_resources(error: sqlite3.Error) -> bool:
-    """Whether an error is about disk space, file descriptors or memory. The file itself is then not damaged."""
+    """Whether an error is about disk space, file descriptors or memory. If so, the file itself is not damaged."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and (code in _LACKS or code & 0xFF in _LACKS)
 

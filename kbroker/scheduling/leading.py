@@ -87,8 +87,8 @@ class Leading:
     ) -> None:
         """Create the leadership.
 
-        `times` has the time of each lane's next row; the replay also changes it. `append` writes marks, and returns
-        whether this succeeded. `wake` lets the owner call `work` again.
+        `times` has the time of each lane's next row; the replay also changes these times. `append` writes marks, and
+        returns whether this succeeded. `wake` lets the owner call `work` again.
         """
         self.epoch = epoch
         self.fire_from = records.log_end_offset

@@ -17,7 +17,7 @@ from kbroker.protocol.records import BatchHeader, Headers, put_number, read_numb
 from kbroker.schedules.language import AFTER, AT, DELAY, FIRED_PREFIX, TO
 
 _DROPPED: Final = frozenset(name.encode() for name in (AT, AFTER, DELAY, TO))
-"""The headers that are dropped. A record with no other headers of schedules fires once, and keeps its key."""
+"""The headers that are dropped. A record without other schedule headers fires once, and keeps its key."""
 _DOUBTFUL: Final = (b"x-", b"__")
 """The prefixes of names that need a closer look."""
 _FIRED: Final = FIRED_PREFIX.encode()

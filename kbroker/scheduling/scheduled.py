@@ -295,7 +295,7 @@ class ScheduledPartition:
         self._log.kept_from = self._at.records_to if floor is None else min(floor, self._at.records_to)
 
     async def _catch_up(self) -> bool:
-        """Replay the committed part of the log. Return whether more has been committed meanwhile."""
+        """Replay the committed part of the log. Return whether more records have been committed meanwhile."""
         records = self._log
         if records.log_end_offset < self._at.marks_to:
             raise sqlite3.DataError("the log has become shorter than what was replayed")

@@ -440,7 +440,7 @@ def merged_metadata(weak: Json | None, strong: Json | None) -> Json | None:
 
 
 def merged_rules(weak: Json | None, strong: Json | None) -> Json | None:
-    """Return the rules of both; if both have a rule of the same name, the rule in `strong` wins."""
+    """Return the rules of both rule sets. If both have a rule of the same name, the rule in `strong` wins."""
     if weak is None or strong is None:
         return strong if weak is None else weak
     found: dict[str, Any] = {}

@@ -93,7 +93,7 @@ class Content:
         return found.digest()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the parts under their names in the API and the records, without empty parts."""
+        """Return the parts that are not empty, by their names in the API and in the records."""
         found: dict[str, Any] = {}
         if self.schema_type != AVRO:
             found["schemaType"] = self.schema_type

@@ -79,7 +79,7 @@ class Store(Protocol):
         """Return the reply to a decision when its records are safe; raise the reply if it is a RegistryError."""
 
     async def aside(self, work: Callable[[], T]) -> T:
-        """Return the result of long work; run it where it delays no other request."""
+        """Run long work where it delays no other request, and return its result."""
 
 
 class Registry:
@@ -310,7 +310,7 @@ class Registry:
         return found
 
     def by_id_at_once(self, schema_id: int) -> Version | None:
-        """Return the same as `by_id` without a subject. Return None if `by_id` would fail or wait."""
+        """Return the result of `by_id` without a subject, or None if `by_id` would fail or wait."""
         found = self._store.at_once(lambda state: (state.find_by_id(schema_id, state.aliased("")),))
         return None if found is None else found[0]
 

@@ -205,7 +205,7 @@ class FromOtherThread:
         return await self._there(self._service.ask(question))
 
     async def look(self, question: Callable[[State], T]) -> T:
-        # Through the other thread's loop, a request by id would take twice the processor time.
+        # A request by id through the other thread's loop would take twice the processor time.
         found = self.at_once(lambda state: (question(state),))
         return await self.ask(question) if found is None else found[0]
 

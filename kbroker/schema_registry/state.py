@@ -39,7 +39,7 @@ _INHERITED: Final = (
     "compatibilityPolicy",
     "compatibilityGroup",
 )
-"""The fields that a subject's config inherits from the global config, if it does not set them."""
+"""The fields that a subject's config inherits from the global config, if the subject's config does not set them."""
 _states: Final = itertools.count()
 Config = dict[str, Any]
 V = TypeVar("V")
@@ -204,7 +204,7 @@ class State:
         return [str(Subject(context, wanted.name)) for context in self._elsewhere.get(wanted.name, ())]
 
     def has_context(self, context: str) -> bool:
-        """Whether a context other than the default one was created."""
+        """Whether a context other than the default context was created."""
         at = bisect_left(self.contexts, context)
         return self.contexts[at : at + 1] == [context]
 

@@ -70,7 +70,10 @@ def context_of(text: str) -> str:
 
 
 def is_valid(text: str, *, for_settings: bool = False) -> bool:
-    """Whether a name is valid for registering schemas, or with `for_settings` for a config or a mode."""
+    """Whether schemas can be registered under a name.
+
+    With `for_settings`: whether the name can have a config or a mode.
+    """
     if any(character < " " or "\x7f" <= character <= "\x9f" for character in text):
         return False
     subject = parse(text)

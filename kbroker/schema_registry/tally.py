@@ -29,5 +29,5 @@ class Tally:
         return self._requests.copy()
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds from the head of a request to the end of its answer, summed by endpoint."""
+        """Return the total seconds of each endpoint's requests, from a request's head to the end of its answer."""
         return self._seconds.copy()

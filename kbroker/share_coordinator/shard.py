@@ -320,7 +320,7 @@ class ShareShard:
         return out
 
     def _snapshot_cold(self, now_ms: int) -> Outcome:
-        """Snapshot states that have not been written for a long time, so that older records become redundant.
+        """Write snapshots of states that have not been written for a long time, so that older records become redundant.
 
         Each call handles a slice of the states. If all states are cold, their snapshots are the newest records, and
         nothing needs to be written. The first pass after a load also deletes states whose topic was deleted while no

@@ -4,8 +4,8 @@ Owns the table of share partitions, their timers, and the notifications when a s
 answers a request: handlers answer.
 
 A share partition is in use from its first fetch until the last session of its group has ended and its state is stored
-completely. A share partition is also forgotten when its group is deleted, when its partition is deleted or gets another
-leader, and after errors after which its state must be loaded again.
+completely. A share partition is also forgotten in three other cases: its group is deleted, its partition is deleted or
+gets another leader, or an error requires that its state is loaded again.
 """
 
 from __future__ import annotations
@@ -180,7 +180,10 @@ class ShareDelivery:
             self.end_session(session)
 
     async def _release(self, session: ShareSession) -> None:
-        """Release the records of a member that has ended; forget the share partitions of a group without members."""
+        """Release the records of a member whose session has ended.
+
+        Forget the share partitions of a group without members.
+        """
         group, member = session.key
         self._releasing[group] = self._releasing.get(group, 0) + 1
         try:

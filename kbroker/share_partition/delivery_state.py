@@ -31,7 +31,7 @@ from kbroker.share_partition.runs import (
 from kbroker.share_partition.states import Limits, RecordState, Span
 
 AT_ONCE: Final = 64
-"""The number of runs that change between two turns of the event loop: this takes about 0.5 ms."""
+"""The maximum number of runs that change in one turn of the event loop. So many changes take about 0.5 ms."""
 _TERMINAL: Final = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 _MOST_DELIVERIES: Final = 1000
 _AVAILABLE: Final = int(RecordState.AVAILABLE)
@@ -112,7 +112,7 @@ class DeliveryState:
         return self.in_flight < limits.record_locks or self.runs.next_available() >= 0
 
     def advance(self) -> bool:
-        """Move `start` after all records at the beginning that are done; return whether it has moved."""
+        """Move `start` past all done records at the beginning. Return whether `start` has moved."""
         runs = self.runs
         index = runs.first_unsettled()
         offset = runs.end if index < 0 else runs.first[index]

@@ -92,7 +92,10 @@ class Surroundings(Protocol):
 
 
 class _Write(NamedTuple):
-    """A decided change that waits for its write. A change that cannot be undone remains, and needs no settling."""
+    """A decided change that waits for its write.
+
+    A change that cannot be undone stays in effect, whatever the result of the write is.
+    """
 
     decided: Transition
     can_undo: bool = True

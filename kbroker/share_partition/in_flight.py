@@ -1,4 +1,4 @@
-"""The records that a group has in flight in its share partitions in use, as values for people and tests.
+"""The records in flight of a group, as values for people and tests. Only share partitions in use are included.
 
 Owns only the form of these values. Never changes anything, and never loads a share partition that is not in use.
 """

@@ -103,7 +103,7 @@ class ShareSessions:
         return session
 
     def open(self, group: str, member: str, connection: object) -> ShareSession:
-        """Begin a session that replaces the member's earlier session; raises ApiError if there are too many.
+        """Begin a session that replaces the member's earlier session; raises ApiError if there are too many sessions.
 
         The member keeps the records that it acquired before.
         """

@@ -88,7 +88,8 @@ class SharePartition(Transitions):
     ) -> list[Acquired]:
         """Acquire records of the batches that were `read` from `fetch_offset` on; return them in order.
 
-        Only one acquisition may be in progress at a time. At the limit of locks nothing is acquired after `end`.
+        Only one acquisition may be in progress at a time. If the limit of record locks is reached, no records after
+        `end` are acquired.
         """
         if not read or wish.max_records <= 0 or read[-1].last_offset < self.start:
             return []

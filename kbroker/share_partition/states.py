@@ -100,7 +100,7 @@ class Limits(NamedTuple):
 
     @property
     def throttled_from(self) -> int:
-        """The delivery count at which fewer records begin to be delivered together (SharePartition of Apache Kafka).
+        """The delivery count from which on fewer records are delivered together (SharePartition of Apache Kafka).
 
         A record that makes its readers fail also consumes the deliveries of its neighbours. Therefore, the more often a
         batch has failed, the fewer of its records are delivered together, and each record's last delivery contains no

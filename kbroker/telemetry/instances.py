@@ -4,10 +4,12 @@ Owns the number of instances, their expiry, and Kafka's rules for both APIs (Cli
 ClientMetricsInstance). Never does I/O, and never reads the time: the caller passes the time, in ms of a monotonic
 clock. The receiver decompresses pushes, so a receiver that ignores the content of pushes does not decompress them.
 
-    asked          a client may ask once an interval; at once after a push that was refused for its subscription id or
-                   codec, and after a change of subscriptions: then it counts as new
-    pushed         once an interval, and once after each time that it has asked, since clients vary their first interval
-    terminating    the last push may be early; any later one is refused
+    asked          a client may request its subscriptions once an interval; also immediately after a push that was
+                   refused for its subscription id or codec, and after a change of subscriptions, because the client
+                   then counts as new
+    pushed         a client may push once an interval, and once after each request for its subscriptions, because
+                   clients vary their first interval
+    terminating    the client's last push may be early; any later push is refused
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Subscriptions:
         self.version += 1
 
     async def wanted(self, texts: Texts) -> Wanted:
-        """Return the combination for a client, from the subscriptions that exist at the end of this call."""
+        """Return the combined subscription of a client, from the subscriptions that exist at the end of this call."""
         while True:
             version, places, fitting = self.version, list[int](), list[Subscription]()
             for place, each in enumerate(list(self._known.values())):

@@ -104,7 +104,7 @@ class ClusterAsking(Asking):
         return found
 
     def batches(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
-        return [[each] for each in partitions]  # each partition may have another leader
+        return [[each] for each in partitions]  # each partition can have a different leader
 
     def wait_for_partitions(self, topics: Sequence[str], count: int) -> None:
         deadline = time.monotonic() + PATIENCE_S

@@ -322,7 +322,7 @@ class Faults:
         outcome.
         """
         if "seed" not in filters:
-            raise TypeError("a storm has a seed, by which it can be repeated")
+            raise TypeError("a storm needs a seed, so that it can be repeated")
         storm = self._set(Kind.STORM, api, None, {"rate": USUAL_RATE, **filters})
         self.storms.append(storm)
         return storm

@@ -30,7 +30,7 @@ class When(Enum):
 
     @classmethod
     def of(cls, given: When | str) -> When:
-        """Return the member that is given as a member or as its value. Raises ValueError with a list of the members."""
+        """Return a member. `given` is the member or its value. Raises ValueError, whose text lists all members."""
         try:
             return cls(given)
         except ValueError:

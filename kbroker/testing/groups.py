@@ -216,7 +216,7 @@ class Group(Changeable):
     def lag(self, topic: str | None = None) -> int:
         """Return the group's lag: the sum, over its partitions, of the end offset minus the committed offset.
 
-        For a share group, it is the number of offsets after the start offsets that are not done.
+        For a share group, the lag is the number of offsets, from the start offsets on, that are not done.
 
         Without `topic` the sum covers all topics with a committed offset or an assigned partition. A partition without
         a committed offset counts from its beginning. Raises KeyError for a topic that does not exist (yet). Without

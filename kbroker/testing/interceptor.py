@@ -170,7 +170,7 @@ class Interceptor:
         return answer
 
     async def _pause(self, seconds: float | None) -> None:
-        # Run in a task, because asyncio.timeout needs one.
+        # Run in a task, because asyncio.timeout needs a task.
         if await asyncio.ensure_future(_is_set(self._broken, seconds)):
             raise CloseConnection(_BREAK)
 

@@ -1,4 +1,4 @@
-"""The errors that a test gets: Kafka's error with the topic or group, or a missing name with the existing names.
+"""The errors that a test gets: Kafka's errors, which name the topic or group, and errors that list the existing names.
 
 Owns these errors. Their texts do not list the broker's internal topics. Never sends a request.
 """

@@ -1,8 +1,8 @@
 """The content of an embedded broker at one moment, which can be restored later.
 
 Owns the cluster's state and the logs of that moment. The logs are files under other names in a directory that is
-deleted with the snapshot. If the file system allows it, they are hard links, so that a snapshot takes no time and no
-space. Later appends are beyond the recorded size. Deletion or compaction does not affect a file's second name. Never
+deleted with the snapshot. If the file system allows it, the files are hard links, so that a snapshot takes no time and
+no space. Later appends are beyond the recorded size. Deletion or compaction does not affect a file's second name. Never
 restores anything: restoring.py does.
 """
 

@@ -143,7 +143,10 @@ class RemoteReader:
     async def _bytes_from(
         self, known: _Known, position: int, header: BatchHeader, most: int, until: float
     ) -> LogSlice | bytes:
-        """Return at most `most` bytes from a batch on, from one chunk; or one batch that is in several chunks."""
+        """Return at most `most` bytes of one chunk, from a batch on.
+
+        If the batch is in several chunks, return only this batch.
+        """
         number, start = divmod(position, CHUNK_BYTES)
         if start + header.size > CHUNK_BYTES:
             return await self._bytes(known, position, header.size, until)
@@ -328,7 +331,10 @@ def _indexed(index: bytes, relative_offset: int) -> int:
 
 
 def _offset_after(index: bytes, position: int) -> int:
-    """Return a relative offset that no record before a position reaches; a very large number if none is known."""
+    """Return a relative offset that is greater than the offsets of all records before a position.
+
+    If no such offset is known, return a very large number.
+    """
     count = len(index) // OFFSET_ENTRY.size
     place = bisect_left(
         range(count), position, key=lambda each: OFFSET_ENTRY.unpack_from(index, each * OFFSET_ENTRY.size)[1]

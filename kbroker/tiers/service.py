@@ -1,8 +1,8 @@
 """The partitions with remote storage on a broker: their rounds, and the deletion of unneeded remote segments.
 
 Owns the choice of the partitions, the time of their rounds, and the reader. Also owns the deletion of two kinds of
-remote segments: those of deleted topics, and those of topics that no longer use remote storage and are not led by this
-broker. Never copies: copying.py does.
+remote segments: the segments of deleted topics, and the segments of topics that no longer use remote storage, if this
+broker does not lead the partition. Never copies: copying.py does.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Tiers:
             finally:
                 self._cleaned = None
         if failed is not None and not self._clean_fails:
-            log.warning("remote segments that nobody needs are not all deleted, which is tried again: %s", failed)
+            log.warning("some unneeded remote segments are not deleted yet; the deletion is retried: %s", failed)
         self._clean_fails = 0 if failed is None else min(self._clean_fails + 1, 10)
 
     async def _delete_segments(self, owner: Owner) -> None:

@@ -1,8 +1,8 @@
 """The broker's part of tracing: passes measurements of requests to a process that creates and exports the spans.
 
-Owns the queue for that process, and the process's start and end. The broker's own process creates no spans, because a
-span takes ten times as long as its measurement, and the thread that creates it would block the interpreter when the
-event loop needs it. Never waits in the loop: if the queue is full, the newest measurement is dropped.
+Owns the queue for that process, and the process's start and end. The broker's own process creates no spans. A span
+takes ten times as long as its measurement. A thread that creates spans would block the interpreter when the event loop
+needs it. Never waits in the loop: if the queue is full, the newest measurement is dropped.
 """
 
 from __future__ import annotations
@@ -111,4 +111,4 @@ class Traces:
             while line := pipe.readline(_LONGEST_LINE):
                 log.warning("%s", line.decode("utf-8", "replace").rstrip())
         if not self._ending.is_set():
-            log.error("the process that exports spans has ended: requests have none from now on")
+            log.error("the process that exports spans has ended: requests have no spans from now on")

@@ -129,7 +129,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
     def end(
         self, transactional_id: str, producer: Identity, commit: bool, client_version: int
     ) -> Answer | Awaitable[Answer]:
-        """Handle an EndTxn. The answer is sent when the outcome is in the log; it does not wait for the markers."""
+        """Handle an EndTxn. The answer is sent when the outcome is in the log; the markers may be written later."""
         if not transactional_id:
             return Answer(ErrorCode.INVALID_REQUEST)
         passed("txn.ending")

@@ -77,7 +77,7 @@ class MarkerWriter:
     """Sends markers to leaders.
 
     `leader_of` returns a partition's leader: None if the partition does not exist (any more), -1 if it has no leader.
-    `target_of` returns the broker with a node id, None if it is unreachable.
+    `target_of` returns the broker with a node id, or None if the broker is unreachable.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Marking:
         return bool(self._jobs)
 
     def _send_piece(self, job: _Job) -> bool:
-        """Send some markers of a round; return whether it is complete."""
+        """Send some markers of a round. Return whether the round is complete."""
         partition, transactional_id = job.name
         try:
             shard, epoch = self._runtime.shard(partition), self._runtime.epoch(partition)

@@ -31,7 +31,7 @@ VERSION: Final = 1
 _AT_ONCE: Final = 500
 """The maximum number of partitions in a request.
 
-Building it, and processing its response, blocks the event loop for a millisecond.
+Building such a request, or processing its response, blocks the event loop for a millisecond.
 """
 
 _REQUESTS_AT_ONCE: Final = 20

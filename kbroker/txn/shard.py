@@ -192,7 +192,7 @@ class TransactionShard:
         return out
 
     def _is_busy(self, txn: Transaction) -> bool:
-        """Whether a change of the state, or the markers, are being written."""
+        """Whether a change of the state is being written, or the markers are being written."""
         return txn.transactional_id in self._pending or txn.is_prepared
 
     def _owned(self, transactional_id: str) -> Transaction:
@@ -266,7 +266,7 @@ class TransactionShard:
     def end(self, transactional_id: str, producer: Identity, commit: bool, client_version: int, now_ms: int) -> Outcome:
         """Commit or abort the transaction.
 
-        Reply with an Identity: since version 2 it is the producer's next identity.
+        Reply with an Identity. With transaction version 2 or newer, it is the producer's next identity.
         """
         txn = self._owned(transactional_id)
         verdict = judge(txn, *producer, commit, client_version, busy=self._is_busy(txn))
@@ -306,7 +306,7 @@ class TransactionShard:
     # -- markers
 
     def to_mark(self, transactional_id: str) -> list[TopicPartition]:
-        """Return the partitions of a decided transaction whose markers are not written yet, in order."""
+        """Return, in order, the partitions in which a decided transaction's marker is not written yet."""
         txn = self.transactions[transactional_id]
         return sorted(txn.partitions - self._given_up.get(transactional_id, frozenset()))
 

@@ -176,7 +176,7 @@ class Transaction:
         )
 
     def with_partitions(self, added: Iterable[TopicPartition], client_version: int, now_ms: int) -> Transaction:
-        """Return the transaction with more partitions. If none is open, the transaction begins now."""
+        """Return the transaction with more partitions. If the transaction is not open, it begins now."""
         return self._to(
             ONGOING,
             partitions=self.partitions | frozenset(added),
@@ -186,7 +186,10 @@ class Transaction:
         )
 
     def prepared(self, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> Transaction:
-        """Return the transaction with a decided outcome. Since version 2 its markers have a new epoch."""
+        """Return the transaction with a decided outcome.
+
+        With transaction version 2 or newer, its markers have a new epoch.
+        """
         epoch, last = self.producer_epoch, self.last_epoch
         if client_version >= BUMPS_EPOCH_SINCE:
             epoch, last = min(self.producer_epoch + 1, MAX_EPOCH), self.producer_epoch

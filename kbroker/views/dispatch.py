@@ -17,7 +17,7 @@ from kbroker.log import record_walk
 from kbroker.long_work import turn
 
 FEW: Final = 4
-"""Up to this number of filters, or of filters of one header, each filter is tested on its own."""
+"""The maximum number of filters, in total or of one header, that are tested one by one."""
 _LARGEST: Final = 4 << 20
 """The maximum number of bytes that are searched together, in some ms.
 

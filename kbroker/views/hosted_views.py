@@ -143,7 +143,7 @@ class HostedViews:
         return found
 
     def note_fetch(self, name: str, index: int, client: Client, offset: int) -> None:
-        """Note that a client got records of a view's partition from an offset on."""
+        """Record that a client got records of a view's partition from an offset on."""
         fetched = self._fetched.setdefault((name, index), {})
         if len(fetched) < MOST_CLIENTS or client in fetched:
             fetched[client] = offset

@@ -127,7 +127,7 @@ class LastMatches:
             end = min(begin, end - 1)
 
     def _found_last(self, selection: Selection) -> None:
-        # otherwise the filter was dropped and is used again: batches in between are not scanned yet
+        # otherwise the filter was dropped and is used again: the batches appended in between are not scanned yet
         if selection not in self._wanted:
             selection.is_known = True
         selection.wake()

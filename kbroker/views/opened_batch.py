@@ -63,7 +63,7 @@ class OpenedBatch:
         """The uncompressed records."""
         self._borders: list[int] = []
         self._spans: dict[int, tuple[int, int]] = {}
-        """The begin and the end of each record that was found by a header."""
+        """The beginning and the end of each record that was found by a header."""
         self._records: dict[int, Record] = {}
 
     async def select(self, wanted: Filter, partition: int) -> list[int]:
@@ -126,7 +126,7 @@ class OpenedBatch:
         return known
 
     async def _find_borders(self) -> None:
-        """Find the begin of each record, and the end of the last record. Raises Malformed."""
+        """Find the beginning of each record, and the end of the last record. Raises Malformed."""
         if self._borders:
             return
         found = [0]

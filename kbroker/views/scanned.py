@@ -15,7 +15,7 @@ from kbroker.filters.filtering import Filter
 from kbroker.partition import Waiter
 
 MOST_RANGES: Final = 256
-"""The maximum number of ranges. Above it the smallest old range is forgotten, and may be scanned again."""
+"""The maximum number of ranges. Above this number, the smallest old range is forgotten, and may be scanned again."""
 _RECENT: Final = 32
 """The number of recently added or used ranges that are not forgotten, because a slow scan continues from them."""
 _MOST_UNSTABLE: Final = 10_000
@@ -50,7 +50,7 @@ class Ranges:
             del self._begins[smallest], self._ends[smallest], self._used[smallest]
 
     def behind(self, offset: int) -> int:
-        """Return the end of the range that contains an offset; the offset itself if there is none."""
+        """Return the end of the range that contains an offset; the offset itself if no range contains it."""
         index = bisect_right(self._begins, offset) - 1
         if index < 0 or self._ends[index] <= offset:
             return offset

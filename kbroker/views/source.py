@@ -1,4 +1,4 @@
-"""The partition under its views: the check that its log is the same, the end for consumers, and opened batches.
+"""The source partition of views: the check of its log, the end for consumers, and opened batches.
 
 Owns the common parts of the scan of new batches, of the search for last matches, and of the readers of one partition.
 Never decides which part of the log is scanned.
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 PIECE: Final = 1 << 20
 """The size in bytes of one read from the source."""
 _GAP: Final = 1 << 14
-"""The maximum number of bytes without a match that are read and skipped, because another read would take longer."""
+"""The maximum size in bytes of a gap without a match that is read and skipped.
+
+A second read after the gap would take longer.
+"""
 _LARGE: Final = 1 << 16
 """The size in bytes above which few batches are opened at the same time, because each may need much memory."""
 

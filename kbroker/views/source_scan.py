@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAR: Final = 32 << 20
-"""The size in bytes above which a gap is not scanned forwards for filters that only need their last match."""
+"""The maximum size in bytes of a gap that is scanned forwards for filters that need only their last match."""
 IDLE_MS: Final = 60_000
 """The time in ms without a request after which new batches are no longer scanned for a filter."""
 
@@ -100,7 +100,7 @@ class SourceScan:
     # -- waiting
 
     def wait(self, selection: Selection, waiter: Waiter) -> None:
-        """Poke a waiter when the selection may have new matches, or the partition's leadership has changed."""
+        """Notify a waiter when the selection may have new matches, or the partition's leadership has changed."""
         if waiter not in selection.waiters:
             selection.waiters[waiter] = None
             self._waiting += 1

@@ -169,8 +169,8 @@ def test_a_key_may_have_a_password(authority: Authority) -> None:
             },
             "can only be set for TLSv1.2",
         ),
-        ({"zookeeper.ssl.truststore.location": "/x/trust.jks"}, "its form is jks, and this version reads PEM only"),
-        ({"zookeeper.ssl.keystore.location": "/x/key.p12"}, "its form is p12, and this version reads PEM only"),
+        ({"zookeeper.ssl.truststore.location": "/x/trust.jks"}, "its form is jks, but only PEM can be read"),
+        ({"zookeeper.ssl.keystore.location": "/x/key.p12"}, "its form is p12, but only PEM can be read"),
         (
             {"zookeeper.ssl.keystore.location": "/x/key.pem", "zookeeper.ssl.keystore.type": "PKCS12"},
             "its form is PKCS12",

@@ -33,7 +33,7 @@ def test_sections_have_modules_with_options() -> None:
         ("Client {", "at the end the class of a login module is missing"),
         ("Client\n{ x.Y required; }", "at the end ; is missing"),
         ("Client {};", "line 1: the class of a login module is missing"),
-        ("Client {\n x.Y needed; };", "line 2: needed stands where required"),
+        ("Client {\n x.Y needed; };", "line 2: needed is none of required"),
         ("Client { x.Y required a; };", "line 1: = is missing"),
         ("Client { x.Y required a=; };", "line 1: the value of a is missing"),
         ('Client { x.Y required a="b; };', "line 1: a quotation mark is not closed"),

@@ -128,7 +128,7 @@ def test_key_of_an_older_version_is_named_as_such_even_under_strict() -> None:
         ({"zookeeper.connect": "zk:2181"}, ["zookeeper.connect", "but not broker.id"]),
         ({"listeners": "9092"}, ["listeners", "'9092'", "PLAINTEXT://host:9092"]),
         ({"listener.name.INSIDE.ssl.client.auth": "none"}, ["listener.name.INSIDE", "in small letters"]),
-        ({"ssl.provider": "Conscrypt"}, ["ssl.provider: there is nothing of the kind"]),
+        ({"ssl.provider": "Conscrypt"}, ["ssl.provider: this version has no such setting"]),
         ({"listeners": "INSIDE://:9093"}, ["INSIDE", "listener.security.protocol.map"]),
         ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, ["PLAINTEXT", "more than once"]),
         ({"listeners": "PLAINTEXT://a:70000"}, ["70000"]),

@@ -99,8 +99,8 @@ class KafkaPython:
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Read topics as a member of the group; a name that begins with ^ is a regular expression."""
-        # If a member joins before it knows the partitions, it assigns no partitions, and does not always notice them
-        # later.
+        # If a member joins before it knows the partitions, it assigns no partitions. It does not always notice the
+        # partitions later.
         if topics[0].startswith("^"):
             self._consumer.topics()
             self._consumer.subscribe(pattern=topics[0])

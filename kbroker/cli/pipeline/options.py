@@ -81,7 +81,7 @@ def decoding_registry(*, variable: bool) -> Callable[[Callable[..., Result]], Ca
 
 
 def format_option(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add --format to a verb that reads an archive; pass it the value as `file_format`, or None."""
+    """Add --format to a verb that reads an archive. The verb receives the value, or None, as `file_format`."""
     return click.option(
         "--format", "file_format", type=click.Choice(FORMATS), help="The format of a table outside a local folder."
     )(function)

@@ -96,7 +96,7 @@ def has_many_free(schema: Any) -> bool:
 
 
 def _free_within(schema: Any, names: dict[str, Any], known: dict[str, int]) -> int:
-    """Count the fields without bytes in each value of a type; lists and unions take bytes."""
+    """Return the number of fields of a type that take no bytes in an encoded value. Lists and unions take bytes."""
     if isinstance(schema, str):
         return int(schema == "null") if schema not in names else _free_within(names[schema], names, known)
     if not isinstance(schema, dict):

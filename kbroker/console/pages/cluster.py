@@ -80,7 +80,7 @@ def _of(broker: int, counted: Mapping[str, Counter[int]], dirs: list[LogDir]) ->
 
 
 def _progress(moves: Mapping[Key, Mapping[str, list[int]]], dirs: list[LogDir]) -> list[dict[str, Any]]:
-    """Return the moves with their progress: the smallest new replica's size as a share of the largest replica's."""
+    """Return the moves with their progress: the smallest new replica's size divided by the largest replica's size."""
     sizes: dict[tuple[Key, int], int] = {}
     for each in dirs:
         sizes.update({(key, each.broker): size for key, size in each.replicas.items()})

@@ -29,7 +29,7 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_SECONDS: Final = 3.0
 """The seconds after which no further dead letter is counted or shown.
 
-There are also limits of their number and bytes.
+The number and the bytes of the dead letters are also limited.
 """
 _MOST_REPLAYED: Final = 2_000
 """The maximum number of dead letters of one replay, because a request may take only some seconds.

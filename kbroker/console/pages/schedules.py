@@ -1,4 +1,4 @@
-"""A schedule topic: its pending records, those that are late or were refused, and cancelling a record.
+"""A schedule topic: its pending records, its late and refused records, and the cancelling of a record.
 
 Owns the limits of one page. A form names a record by partition and offset, and cancels only this record: a newer record
 with the same key stays.

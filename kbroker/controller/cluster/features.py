@@ -38,7 +38,7 @@ async def learn(term: Term) -> bool:
     """Read the finalized levels, which live brokers must support; return whether /feature exists.
 
     With an inter.broker.protocol.version before 2.7, Kafka disables /feature. This method then ignores the levels in
-    /feature, and enables it. Raises Unreadable.
+    /feature, and enables /feature. Raises Unreadable.
     """
     while True:
         found = await term.tree.get(FEATURE)

@@ -1,7 +1,8 @@
-"""The controller's access to the tree. Requests wait out a lost connection; writes fail after the next election.
+"""The controller's access to the tree.
 
-Owns the time for which a request is retried (while the session is live), and the check of /controller_epoch with every
-write (KIP-237). Never interprets the written data, except the epoch.
+Requests wait for a new connection after a loss; writes fail after the next election. Owns the time for which a request
+is retried (while the session is live), and the check of /controller_epoch with every write (KIP-237). Never interprets
+the written data, except the epoch.
 
 A write may succeed although its response is lost. A writer that retries then finds the node changed, and has to check
 whether its own first attempt changed the node.

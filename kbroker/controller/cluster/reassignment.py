@@ -236,7 +236,7 @@ async def _finish(term: Term, partition: Partition, replicas: Replicas) -> None:
 
 
 async def _move_leadership(term: Term, partition: Partition, finished: Replicas) -> None:
-    """Elect a leader if the current one is offline or not in the target. Send the replica list to all replicas."""
+    """Elect a leader if the current leader is offline or not in the target. Send the replica list to all replicas."""
     context = term.context
     leader = context.leader(partition)
     if leader in finished.replicas and context.is_online(leader, partition):

@@ -104,7 +104,7 @@ class Rereading:
 class Notifications(Generic[K]):
     """The numbered znodes below a path. Each of them names a key whose value has changed.
 
-    `named` returns the key in the data of a notification; None to skip it.
+    `named` returns the key in the data of a notification, or None if the notification must be skipped.
     """
 
     def __init__(self, tree: MetadataTree, clock: Clock, path: str, named: Callable[[str, bytes], K | None]) -> None:
@@ -205,8 +205,8 @@ class NotifiedValues(ABC, Generic[K, V]):
     async def change(self, key: K, revise: Callable[[V], V]) -> V:
         """Store the result of `revise` for a value, notify all brokers, and update this broker's copy.
 
-        Return the new value. Raises the exceptions of `revise`, ApiError if another broker's change comes first in
-        every attempt, Unreachable, Denied, Unreadable.
+        Return the new value. Raises the exceptions of `revise`, Unreachable, Denied and Unreadable. Raises ApiError if
+        another broker's change comes first in every attempt.
         """
         path = self._path(key)
         for _ in range(TRIES):

@@ -41,10 +41,10 @@ _UNKNOWN = PartitionState(replicas=(), isr=(), leader=NO_LEADER, leader_epoch=-1
 async def updated(
     state: ClusterState, request: UpdateMetadataRequest, configs_of: Callable[[str], Mapping[str, str]]
 ) -> ClusterState:
-    """Return the state after a request, whose brokers replace the known brokers.
+    """Return the state after a request.
 
-    The request's partitions update the known partitions. `configs_of` returns the configs of an unknown topic. A topic
-    without remaining partitions is removed.
+    The request's brokers replace the known brokers, and its partitions update the known partitions. `configs_of`
+    returns the configs of an unknown topic. A topic without remaining partitions is removed.
     """
     topics, names = dict(state.topics), dict(state.topic_names)
     unknown, impossible = _MOST_UNKNOWN, ""

@@ -3,8 +3,8 @@
 Owns the conversion of these values for kazoo, the opening of a connection (with or without TLS), and the report that a
 thread has ended, which kazoo lacks. Never reads a configuration or a file, and never reads or writes on a connection.
 
-kazoo's own TLS supports neither versions nor ciphers, and always trusts the system's certificates in addition to the
-configured ones.
+kazoo's own TLS has no settings for versions and ciphers, and always trusts the system's certificates in addition to the
+configured certificates.
 """
 
 from __future__ import annotations

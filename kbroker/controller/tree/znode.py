@@ -150,7 +150,10 @@ class MetadataTree(Protocol):
         """
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
-        """Return the names below `path`, sorted; the next new or removed name calls `changed`. Raises Refused."""
+        """Return the sorted names below `path`. `changed` is called when a name is next added or removed.
+
+        Raises Refused.
+        """
 
     async def commit(self, changes: Sequence[Change]) -> list[Done]:
         """Make all changes or none of them. Raises Refused."""

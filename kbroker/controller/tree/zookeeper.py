@@ -364,7 +364,7 @@ class ZooKeeperTree:
         self._reviving = self._loop.create_task(self._revive())
 
     async def _revive(self) -> None:
-        """Replace a client that has ended, after a pause (ZooKeeperClient.scheduleReinitialize)."""
+        """After a pause, replace a client that has ended (ZooKeeperClient.scheduleReinitialize)."""
         try:
             while True:
                 await asyncio.sleep(_REVIVAL_DELAY_S)

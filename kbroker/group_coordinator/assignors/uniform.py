@@ -1,8 +1,8 @@
 """The assignor "uniform": all members get equally many partitions, and keep as many of their partitions as possible.
 
-Owns the choice between two algorithms, and the simpler one, which serves members that all subscribe to the same topics.
-Each member has a quota: it loses its partitions above the quota, and gets free partitions up to the quota. This takes
-one pass over members and partitions.
+Owns the choice between two algorithms. Also owns the simpler algorithm, for members that all subscribe to the same
+topics. Each member has a quota: it loses its partitions above the quota, and gets free partitions up to the quota. This
+takes one pass over members and partitions.
 """
 
 from __future__ import annotations

@@ -204,7 +204,8 @@ class Migration:
         if size > self._config.max_size:
             log.info("group %s: stays a consumer group, as it is larger than group.max.size", group.group_id)
             return False
-        # If the log has refused the record of this many members, try again only when there are at most half as many.
+        # If the log has refused the record of a group with so many members, try again only when half of the members
+        # have left.
         return not group.too_many_for_classic or size <= group.too_many_for_classic // 2
 
     def classic_group_of(

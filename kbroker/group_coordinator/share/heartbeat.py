@@ -2,8 +2,8 @@
 
 Owns the handling of the request (Kafka's GroupMetadataManager.shareGroupHeartbeat): the checks that do not depend on
 the group, the member's changes, the group's epoch and target, and the member's step to the target. Also owns the choice
-of the share partitions that first need a state. Every step adds records; the group changes when the records are
-replayed. Unlike consumers, members do not wait for each other: a member gets its complete target immediately.
+of the share partitions whose state must be created first. Every step adds records; the group changes when the records
+are replayed. Unlike consumers, members do not wait for each other: a member gets its complete target immediately.
 
 The key of the timer is ("share session", group, member). The timer runs until a heartbeat.
 """

@@ -113,9 +113,9 @@ def partly(
 ) -> Guard:
     """Return a guard that refuses elements of the list `field` independently, with a result for each element.
 
-    If all elements are refused, the handler is called only with `asked_anyway`, and then with an empty list. With
-    `default_message`, which may depend on the element, a refusal has Kafka's text for the code. `fields` are further
-    values of each refused element's result (mirrored_errors.py).
+    If all elements are refused, the handler is called only with `asked_anyway`, and then with an empty list.
+    `default_message` states whether a refusal has Kafka's text for its error code; a function decides for each element.
+    `fields` are further values of each refused element's result (mirrored_errors.py).
     """
 
     def guard(handler: Handler, response: type[Any]) -> Handler:

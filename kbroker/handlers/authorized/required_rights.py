@@ -296,7 +296,8 @@ RULES: Final[dict[str, Rule]] = {
 }  # fmt: skip
 """The rule of each API.
 
-A client needs all rights of a rule. They are checked in this order. Of rights that "or" connects, one suffices.
+A client needs all rights of a rule. The rights are checked in their order in the rule. If "or" connects rights, the
+client needs only one of them.
 """
 
 

@@ -73,7 +73,7 @@ def read_body(batch: memoryview, header: BatchHeader, max_message_bytes: int) ->
 
 
 def read_records(batch: memoryview, header: BatchHeader, max_message_bytes: int) -> tuple[bytes, Sequence[Part]]:
-    """Return the result of `read_body`, and the records of the batch; raise Malformed."""
+    """Return the result of `read_body`, and the records of the batch. Raises Malformed."""
     data = read_body(batch, header, max_message_bytes)
     return data, read_runs(data, header.record_count)
 

@@ -65,7 +65,7 @@ class Done:
     checked_ms: int | None = None
     """The time of the last search for work."""
     dirtiest: float = 0.0
-    """The share of dirty bytes in the log with the largest share, at the last search."""
+    """The largest share of dirty bytes in any log, at the last search."""
 
 
 class Cleaner:
@@ -328,7 +328,7 @@ class Cleaner:
             logger.warning("%s-%d: %d records without a key were dropped", *job.key, job.result["keyless"])
         if job.result["unreadable_count"]:
             logger.warning(
-                "%s-%d: compaction left %d batches as they are, whose records cannot be read: %s",
+                "%s-%d: compaction left %d batches unchanged, because their records cannot be read: %s",
                 *job.key,
                 job.result["unreadable_count"],
                 "; ".join(job.result["unreadable"]),

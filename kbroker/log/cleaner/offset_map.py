@@ -78,7 +78,7 @@ class OffsetMap:
         return (self._table_bytes(0) + self._kept_bytes) / self._max_bytes
 
     def _table_bytes(self, count: int) -> int:
-        """Return the size of the set with `count` more keys: it grows when three fifths of its slots are used."""
+        """Return the size of the set with `count` more keys. The set grows when three fifths of its slots are used."""
         total = len(self._seen) + count
         slots = 1 << (sys.getsizeof(self._seen) // _SLOT_BYTES).bit_length() - 1  # rounded down to a power of two
         if total * 5 >= (slots - 1) * 3:

@@ -58,7 +58,7 @@ class CleanedTransactions:
         return False
 
     def is_obsolete(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Record a control batch; return whether it ends a transaction without remaining records. Raise Malformed."""
+        """Record a control batch; return whether it ends a transaction without remaining records. Raises Malformed."""
         self._advance(header.last_offset)
         if not header.record_count:
             return True

@@ -158,7 +158,7 @@ class WorkerPool:
         return total / max(self.settings.threads, 1)
 
     def acquire(self) -> WorkerProcess:
-        """Return a worker that only the caller uses until `release`; start a worker if necessary. Raise OSError."""
+        """Return a worker that only the caller uses until `release`; start a worker if necessary. Raises OSError."""
         worker = self._idle.pop() if self._idle else WorkerProcess()
         self._busy.append(worker)
         return worker

@@ -2,7 +2,7 @@
 
 Owns the times at which each checkpoint is written, the logs in each checkpoint, and the deleted partitions that a file
 may still name. Never changes a log, and does not know the format of the files (checkpoints.py does). Periodic
-checkpoints are collected in pieces, since there may be thousands of logs, and the flusher's thread writes them.
+checkpoints are collected in pieces, because there may be thousands of logs. The flusher's thread writes them.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def in_use(directory: str) -> LogDirError:
 
 
 def _lock_records(fd: int) -> None:
-    """Lock the file, if possible by a lock of the open file.
+    """Lock the file. Use a lock of the open file if the system has such locks.
 
     A lock of the process would end whenever the process closes the file.
     """

@@ -145,9 +145,9 @@ class LogDirectory:
     # -- opening and closing ----------------------------------------------------------------------------------
 
     def open(self, cluster_id: str = "") -> None:
-        """Lock the directory and check that it belongs to this broker; raise LogDirError. Read other files only later.
+        """Lock the directory and check that it belongs to this broker. Raises LogDirError.
 
-        `cluster_id` is written if the directory has no cluster id yet.
+        Other files are read only later. `cluster_id` is written if the directory has no cluster id yet.
         """
         self.cluster_id = self.cluster_id or cluster_id
         os.makedirs(self.directory, exist_ok=True)
@@ -433,7 +433,7 @@ class LogDirectory:
     def take_over(self, log: PartitionLog) -> None:
         """Start using a log from a future directory as the partition's log.
 
-        Raise OSError on failure. After a failure, only one change is possible: the directory of another topic of that
+        Raises OSError on failure. After a failure, only one change is possible: the directory of another topic of that
         name may have been renamed.
         """
         path = partition_path(self.directory, log.topic, log.partition)

@@ -50,7 +50,7 @@ A client may name any number of partitions.
 
 def unusable(directory: str, error: OSError) -> LogDirError:
     """Return a readable error with the directory and the system's message."""
-    # For a file with the directory's name, mkdir reports "File exists", which would not explain the problem.
+    # If a file has the directory's name, mkdir reports "File exists". This text would not explain the problem.
     reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror or error
     return LogDirError(f"log directory {directory} cannot be used: {reason}")
 
@@ -212,7 +212,10 @@ class LogManager:
             logger.warning("%s-%d was being moved to %s and stays where it is: %s", *key, directory, error)
 
     def _settle_doubles(self) -> None:
-        """Keep one copy of a partition that has two, because a broker ended between the two renames at a move's end."""
+        """Keep one copy of a partition.
+
+        It has two copies if a broker ended between the two renames at the end of a move.
+        """
         homes: dict[Key, LogDirectory] = {}
         for manager in self.online:
             for key, log in list(manager.logs.items()):
@@ -325,8 +328,9 @@ class LogManager:
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
         """Stop using partitions immediately; their files are removed later.
 
-        If a partition cannot be deleted, an OSError is raised, but only after all others are deleted. Partitions in a
-        failed directory stay in the table: if a broker's last directory has failed, the broker will end soon.
+        If a partition cannot be deleted, an OSError is raised, but only after all other partitions are deleted.
+        Partitions in a failed directory stay in the table: if a broker's last directory has failed, the broker will end
+        soon.
         """
         keys = list(keys)
         failure: OSError | None = None

@@ -114,7 +114,7 @@ class Move:
         return False
 
     def finish(self, now_ms: int) -> PartitionLog:
-        """Copy the rest and open the copy; raise OSError on failure.
+        """Copy the remaining data and open the copy. Raises OSError on failure.
 
         No records may be appended until the copy has replaced the log.
         """

@@ -60,7 +60,7 @@ class TooLargeError(ValueError):
 
 
 def read_bounded(path: str) -> bytes | None:
-    """Return a small file's content; None if there is no such file. Raise TooLargeError, OSError."""
+    """Return a small file's content; None if there is no such file. Raises TooLargeError and OSError."""
     try:
         with open(path, "rb") as file:
             content = file.read(SMALL_LIMIT + 1)

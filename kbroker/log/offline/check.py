@@ -77,7 +77,7 @@ class DataDir:
 def partitions_of(directory: str) -> dict[str, Key]:
     """Return the partitions in `directory` by path, or `directory` itself if it is a partition.
 
-    Raise NoLogDir, OSError.
+    Raises NoLogDir and OSError.
     """
     found = {}
     for name in sorted(os.listdir(directory)):
@@ -99,7 +99,7 @@ def data_dir_of(directory: str, partitions: dict[str, Key]) -> str:
 
 
 def log_bytes(directory: str) -> int:
-    """Return the number of bytes of all logs that an audit reads. Raise NoLogDir, OSError."""
+    """Return the number of bytes of all logs that an audit reads. Raises NoLogDir and OSError."""
     total = 0
     for path in partitions_of(directory):
         with os.scandir(path) as entries:

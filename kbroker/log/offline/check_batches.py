@@ -206,7 +206,7 @@ class PartitionWalk:
         return None
 
     def _marker(self, window: Window, position: int, header: BatchHeader) -> bool | None:
-        """Return whether a control batch commits; None if the batch ends no transaction. Raise Bad."""
+        """Return whether a control batch commits; None if the batch ends no transaction. Raises Bad."""
         if header.size > _LARGEST_MARKER:
             raise Bad(f"a control batch of {header.size} bytes", header.size)
         try:

@@ -30,7 +30,7 @@ def checkpoint_lines(path: str) -> list[str]:
 
 
 def number(text: str, line: str) -> int:
-    """Return the number in a checkpoint's line; raise ValueError."""
+    """Return the number in a checkpoint's line. Raises ValueError if it is invalid."""
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _LONG_MAX):
         raise ValueError(f"broken entry {line[:300]!r}")
     return int(text)

@@ -76,10 +76,10 @@ async def rebuild_in_pieces(
 
 
 async def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> None:
-    """Add each producer's earlier batches to a snapshot at `end`, which contains only the last batch of each producer.
+    """Add each producer's earlier batches to the state.
 
-    Therefore a producer may still retry any of its last batches after a restart, if they are in the last megabyte
-    before `end`.
+    A snapshot at `end` contains only the last batch of each producer. With the earlier batches in the last megabyte
+    before `end`, a producer may still retry any of its last batches after a restart.
     """
     segment = next((segment for segment in reversed(segments) if segment.base_offset < end), None)
     if not producers.entries or segment is None:

@@ -167,7 +167,10 @@ class HeaderIndex:
         return blocks
 
     def samples(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (position, base offset, CRC) of some batches. The log has these batches if the index belongs to it."""
+        """Yield (position, base offset, CRC) of some batches.
+
+        The log has these batches if the index belongs to the log.
+        """
         offsets, positions, crcs = self._blocks
         step = max(len(offsets) // _SAMPLES, 1)
         for block in {*range(0, len(offsets), step), len(offsets) - 1}:

@@ -3,7 +3,7 @@
 Owns the `.index` and `.timeindex` files: appending, bisection, growth and trimming. Never reads the log:
 segment_indexes.py checks the entries, and rebuilds a wrong index.
 
-    .index       relative offset u32 | position u32        the batch at `position` reaches up to the offset
+    .index       relative offset u32 | position u32        the last offset of the batch at `position`
     .timeindex   timestamp i64 | relative offset u32       no earlier batch has a larger timestamp
 
 Files are mapped, and preallocated in doubling steps. So an idle partition uses no resources, and a full disk raises
@@ -162,7 +162,7 @@ class OffsetIndex(_IndexFile):
     entry, offset_column, least_step, spare = OFFSET_ENTRY, 0, 1, 0
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """Return the last (offset, position) at or before `offset`; None to search from the file's beginning."""
+        """Return the last (offset, position) at or before `offset`; None means a search from the file's beginning."""
         return self._absolute(self.last_at_most(offset - self._base, 0))
 
     def append(self, last_offset: int, position: int) -> None:
@@ -181,7 +181,7 @@ class TimeIndex(_IndexFile):
     entry, offset_column, least_step, spare = TIME_ENTRY, 1, 0, 1
 
     def lookup(self, timestamp: int) -> tuple[int, int] | None:
-        """Return the last (timestamp, offset) whose timestamp is at most the given one."""
+        """Return the last (timestamp, offset) whose timestamp is at most the given timestamp."""
         return self._absolute(self.last_at_most(timestamp, 0))
 
     def maybe_append(self, timestamp: int, offset: int) -> None:

@@ -101,7 +101,7 @@ class Segment:
         self._handle: FileHandle | None = None
         self._inode = 0  # the log file's inode, after it is marked for deletion
         self.tail_start = base_offset
-        """The tail arrays describe all offsets from this offset on. This process has written these batches."""
+        """The tail arrays describe all batches from this offset on. This process has written these batches."""
         self._tail_last = array("q")  # the last offset of each batch
         self._tail_positions = array("q")
 
@@ -309,7 +309,7 @@ class Segment:
         return self.indexes.max_timestamp
 
     def written_ms(self) -> int:
-        """Return the largest timestamp, or the file's modification time if there is none; raise OSError."""
+        """Return the largest timestamp, or the file's modification time if there is no timestamp. Raises OSError."""
         largest = self.max_timestamp
         return largest if largest >= 0 else int(os.stat(self.path()).st_mtime * 1000)
 

@@ -1,10 +1,10 @@
 """`archive` copies the records of topics to files, each offset once, even if the job ends at any moment.
 
-Owns the stream and the work of one batch. A batch is a range of offsets for each partition, which Spark writes to its
-checkpoint before it reads them, so that a repeated batch has the same offsets. A batch is committed once its entry is
-in the archive's manifest (store.py), or in a commit of its table (tables/). The entry or commit names the stream and
-the batch, so that a repeated batch is skipped. Records of aborted transactions are not read (`read_committed`). Never
-deletes anything in the topics.
+Owns the stream and the work of one batch. A batch is a range of offsets for each partition. Spark writes the ranges to
+its checkpoint before it reads the records, so a repeated batch has the same offsets. A batch is committed once its
+entry is in the archive's manifest (store.py), or in a commit of its table (tables/). The entry or commit names the
+stream and the batch, so that a repeated batch is skipped. Records of aborted transactions are not read
+(`read_committed`). Never deletes anything in the topics.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ class Archive:
         if _visible_below(self._checkpoint.url(), self._store.files.url()):
             raise PipelineError(f"the checkpoint {options.checkpoint} would lie among the files of {options.to}")
         if not manifest.entries and (others := self._store.files.visible()):
-            raise PipelineError(f"{options.to} is no archive, and holds {others[0]}: take a folder of its own")
+            raise PipelineError(f"{options.to} is no archive, but contains {others[0]}: choose an empty folder")
         if self._checkpoint.holds("stream"):
-            raise PipelineError(f"the checkpoint {options.checkpoint} is one of visits; take a new one")
+            raise PipelineError(f"the checkpoint {options.checkpoint} belongs to visits; take a new checkpoint")
         if (found := self._store.layout(manifest)) not in (None, options.partition_by):
             raise PipelineError(f"{options.to} is partitioned by {found}, not by {options.partition_by}")
         if faults := manifest.faults():
@@ -158,7 +158,7 @@ class Archive:
                 if ends.get(partition, end) != end:
                     raise PipelineError(
                         f"the checkpoint {where} ends {partition} at {end}, but {self._options.to} was continued"
-                        f" with another one up to {ends[partition]}; take a new one"
+                        f" with another checkpoint up to {ends[partition]}; take a new checkpoint"
                     )
         elif (
             ends
@@ -189,7 +189,7 @@ class Archive:
         """Refuse a topic that was recreated after it was archived. Record the ids of new topics."""
         for name, found in self._cluster.ids(self._topics).items():
             if self._ids.setdefault(name, found) != found:
-                raise PipelineError(f"{name} was made anew since it was archived; archive it to another place")
+                raise PipelineError(f"{name} was created again after it was archived; archive it to another place")
 
     def _check_upstream(self, ends: Offsets) -> None:
         for partition, (first, last) in sorted(self._cluster.bounds(self._topics).items()):
@@ -227,7 +227,7 @@ class Archive:
             raise self._explained(err) from err
 
     def _starting_offsets(self, manifest: Manifest) -> str:
-        """Return a new stream's start offsets: the ends of the archive. With a checkpoint, Spark ignores them."""
+        """Return a new stream's start offsets: the ends of the archive. With a checkpoint, Spark ignores this value."""
         ends = manifest.ends()
         places: dict[str, dict[str, int]] = {
             topic: {str(number): ends.get(Partition(topic, number), _EARLIEST) for number in range(count)}

@@ -78,7 +78,10 @@ class Store:
         return sorted(staged & {entry.name for entry in manifest.entries})
 
     def layout(self, manifest: Manifest) -> str | None:
-        """Return the columns, besides the topic, by which the archive is partitioned. Return None if it is empty."""
+        """Return the columns, besides the topic, by which this archive is partitioned.
+
+        Return None if the archive is empty.
+        """
         return layout(manifest)
 
     def file_faults(self, manifest: Manifest) -> list[str]:

@@ -178,7 +178,7 @@ class Verification:
         ids = self._cluster.ids(topics)
         for name in sorted(ids):
             if manifest.topics.get(name, ids[name]) != ids[name]:
-                self._report.faults.append(f"{name} was made anew since it was archived")
+                self._report.faults.append(f"{name} was created again after it was archived")
         common: Bounds = {}
         for state in self._report.partitions:
             partition = Partition(state.topic, state.partition)

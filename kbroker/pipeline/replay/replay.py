@@ -42,7 +42,7 @@ _DELIVERY_MS: Final = 600_000
 
 
 def check_delay(cluster: Cluster, topic: str, *, exactly_once: bool) -> None:
-    """Refuse a delay topic as the target of an exactly-once replay; raise PipelineError.
+    """Raise PipelineError if the target of an exactly-once replay is a delay topic.
 
     A resumed replay reads the target to find the records that it has sent, but this read would not return delayed
     records.
@@ -185,7 +185,7 @@ class Replay:
         check_delay(self._cluster, self._options.to_topic, exactly_once=self._options.exactly_once)
         found = self._cluster.ids([self._options.to_topic]).get(self._options.to_topic, "")
         if state.target_id not in ("", found):
-            raise PipelineError(f"{self._options.to_topic} was made anew since the replay began; --restart begins anew")
+            raise PipelineError(f"{self._options.to_topic} was recreated after the replay began; --restart begins anew")
         state.target_id = found
 
     def _take_up(self, state: ReplayState) -> None:

@@ -295,7 +295,10 @@ def _settings(options: SparkOptions, scratch: Path, version: str) -> dict[str, s
 
 
 def _on_a_cluster(master: str) -> dict[str, str]:
-    """Return the settings that differ on a cluster. Raises PipelineError if the cluster is unreachable."""
+    """Return the settings for a Spark cluster that differ from those for a single machine.
+
+    Raises PipelineError if the cluster is unreachable.
+    """
     settings = {
         # The number of tasks in each shuffle, even for few records: Spark's default of 200 is too many for a stream's
         # batches.

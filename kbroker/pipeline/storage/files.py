@@ -145,7 +145,10 @@ class Files:
 
     @_in_words
     def tagged(self, relative: str) -> tuple[str, str] | None:
-        """Return a text file's content and its tag. Return None if there is no file. Only for a store that `swaps`."""
+        """Return a text file's content and its tag. Return None if there is no file.
+
+        Call this only if the store `swaps`.
+        """
         assert isinstance(self._there, S3Files)
         return self._there.tagged(relative)
 
@@ -153,7 +156,7 @@ class Files:
     def swap(self, relative: str, text: str, tag: str | None) -> str | None:
         """Replace a text file if it still has this tag, or create it if the tag is None. Return the new tag.
 
-        Return None if another writer has replaced the file before. Only for a store that `swaps`.
+        Return None if another writer has replaced the file before. Call this only if the store `swaps`.
         """
         assert isinstance(self._there, S3Files)
         return self._there.swap(relative, text, tag)

@@ -92,7 +92,10 @@ class StateFiles:
         self.files = Files(session, root)
 
     def load(self) -> VisitsState:
-        """Return the newest state, or an empty state if there is none. Raises PipelineError if it is damaged."""
+        """Return the newest state, or an empty state if there is none.
+
+        Raises PipelineError if the newest state is damaged.
+        """
         names = (each.name.removesuffix(".json") for each in self.files.listing() if each.name.endswith(".json"))
         found = [int(name) for name in names if name.isdecimal()]
         if not found:

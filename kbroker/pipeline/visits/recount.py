@@ -41,7 +41,7 @@ def require_same(
     if known not in (None, state.topic_id):
         raise PipelineError(f"the checkpoint {checkpoint} is of another topic than the {topic} in {root}")
     if state.rules.get("event_format", JSON) != rules.event_format:
-        raise PipelineError(f"the stream of {checkpoint} read its events the other way, with or without --registry")
+        raise PipelineError(f"the stream of {checkpoint} read events in the other format, with or without --registry")
     if state.rules != rules.facts():
         raise PipelineError(f"the stream of {checkpoint} counted by other rules (--gap, --lateness, fields)")
     if state.lookup != fingerprint(lookup):
@@ -102,7 +102,7 @@ def state_of(session: Any, checkpoint: str) -> VisitsState:
 
 
 def notes(session: Any, root: str, topic: str, state: VisitsState | None) -> list[str]:
-    """Return notes on a topic's offsets that the archive lacks: they are deleted, or only the stream counted them."""
+    """Return notes on a topic's offsets that the archive lacks: these are deleted, or only the stream counted them."""
     manifest = open_place(session, root).require()
     found = [
         f"{partition}: offsets {gap.start} to {gap.end - 1} were deleted before they were archived, and are not counted"
@@ -124,7 +124,7 @@ def published(session: Any, checkpoint: str, state: VisitsState) -> bool:
 
 
 def as_far(session: Any, root: str, topic: str, state: VisitsState) -> bool:
-    """Whether an archive ends at the stream's position. Only then must the numbers of late events be equal, too."""
+    """Whether an archive ends at the stream's position. The numbers of late events must be equal only in this case."""
     ends = _ends(session, root, topic)
     return all(ends.get(int(n), 0) == end for n, end in state.ends.items()) and len(ends) <= len(state.ends)
 
@@ -156,7 +156,10 @@ def final_days(streamed: list[Row]) -> list[str]:
 
 
 def table_rows(session: Any, table: str) -> list[Row]:
-    """Return a stream's table, by day and organisation, with `final`. Raises PipelineError."""
+    """Return the rows of a stream's table, sorted by day and organisation, with the column `final`.
+
+    Raises PipelineError.
+    """
     if not any(each.name.startswith("day=") for each in Files(session, table).listing()):
         raise PipelineError(f"there is no table {table}")
     session.catalog.refreshByPath(table)

@@ -79,7 +79,7 @@ def events(records: Any, rules: VisitRules, registry: Registry | None = None) ->
 
     if rules.event_format == BY_REGISTRY:
         if registry is None:
-            raise ValueError("events in the format of a registry need one")
+            raise ValueError("events in the format of a registry need a registry")
         found = _by_registry(records, rules, registry)
     else:
         found = _of_json(records, rules)

@@ -51,7 +51,7 @@ class DescribeGroupsRequest:
 
 @struct
 class Reread:
-    """A client that repeatedly fetches the same record. Only kbroker sends it, to other brokers of a cluster."""
+    """A client that repeatedly fetches the same record. Only kbroker sends this struct, from broker to broker."""
 
     topic: str = f()
     partition: i32 = f()

@@ -1,7 +1,7 @@
 """Values of an Avro schema from JSON, in the form that fastavro writes.
 
-Owns the two accepted forms: Avro's JSON encoding, in which a value of a union names its branch, and plain JSON, in
-which a value belongs to the first branch that it fits. Missing fields get their defaults. Bytes are given as strings of
+Owns the two accepted forms. In Avro's JSON encoding, a value of a union names its branch. In plain JSON, a value of a
+union belongs to the first branch that it fits. Missing fields get their defaults. Bytes are given as strings of
 characters up to U+00FF. A value of a logical type is given in its stored form.
 """
 

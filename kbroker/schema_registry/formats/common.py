@@ -22,7 +22,7 @@ LARGEST: Final = 1024 * 1024
 DEEPEST: Final = 200
 """The maximum number of levels of nesting in a text: braces, brackets, parentheses."""
 LONGEST_NUMBER: Final = 1_000
-"""The maximum number of characters of a number (Jackson's limit), and of digits that its exponent may stand for."""
+"""The maximum number of characters of a number (Jackson's limit), also when it is written without its exponent."""
 MOST_STEPS: Final = 300_000
 """The maximum number of steps of one comparison; a step compares a pair of types, or copies a difference."""
 

@@ -26,7 +26,7 @@ from kbroker.schema_registry.formats.common import (
 from kbroker.schema_registry.formats.json_schema_model import Model
 
 BASE: Final = "https://schema.invalid/"
-"""The address of a schema without `$id`: names of references are relative to it. `.invalid` never resolves."""
+"""The address of a schema without `$id`. References are relative to this address. `.invalid` never resolves."""
 LONGEST_PATTERN: Final = 10_000
 """The maximum number of characters of a pattern."""
 LARGEST_PATTERN: Final = 10 * 1024 * 1024

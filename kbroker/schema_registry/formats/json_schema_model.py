@@ -49,7 +49,7 @@ class Node:
     required: frozenset[str] = frozenset()
     patterns: dict[str, Node] = field(default_factory=dict)
     needed: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By property: the properties that must be present if this property is present."""
+    """For each property, the other properties that must be present if this property is present."""
     dependent: dict[str, Node] = field(default_factory=dict)
     """By property: the schema that must match if this property is present."""
     extra: bool = True

@@ -29,7 +29,7 @@ _OTHER_TYPE: Final = "Incompatible because of different schema type"
 
 
 def check(level: str, new: Schema, previous: Iterable[tuple[int | None, Schema]]) -> list[str]:
-    """Return the reasons for which a new schema must not follow the previous versions; an empty list if it may.
+    """Return the reasons for which a new schema must not follow the previous versions; an empty list if there are none.
 
     The versions are ordered from the oldest. `previous` are pairs of a version's number (or None) and its schema. The
     messages are the verbose messages of Confluent's registry, which end with the old version, its schema and the level.
@@ -53,7 +53,7 @@ def _between(direction: str, new: Schema, version: int | None, old: Schema) -> l
     found: list[str] = []
     if direction in ("FORWARD", "FULL"):
         found += [each.message("old", "new") for each in compatible(old, new)]
-        # With FULL, the old schema is added only after BACKWARD messages, as in Confluent's registry.
+        # With FULL, the messages of the forward direction do not end with the old schema, as in Confluent's registry.
         if found and direction == "FORWARD":
             found += _old(version, old)
     if direction in ("BACKWARD", "FULL"):

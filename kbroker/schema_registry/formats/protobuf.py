@@ -39,7 +39,7 @@ def _text_of(file: Any, references: Mapping[str, str]) -> str:
 
 
 def _classes(files: Iterable[Any]) -> Callable[[str], Any]:
-    """Return a function that returns the class of a message's full name; raises InvalidSchema."""
+    """Return a function that returns the class of a message by its full name; raises InvalidSchema."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()

@@ -353,7 +353,7 @@ def _around(spot: Place, statements: list[Place]) -> Place:
 
 
 class _Holder:
-    """Stands for the message in which the types of extensions' groups are looked up."""
+    """Replaces the message in which the types of the groups of extensions are looked up."""
 
     def __init__(self, nested: Any) -> None:
         self.nested_type = nested

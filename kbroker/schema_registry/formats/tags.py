@@ -36,7 +36,7 @@ def retagged(text: str, add: Sequence[Tagged], remove: Sequence[Tagged]) -> str:
     places: dict[tuple[str, str], dict[str, Any]] = {}
     for path, kind, node in _entities(document):
         short = path.split(".")[-1 if kind == RECORD else -2 :]
-        for name in (path, ".".join(short)):  # a path without a namespace names the first such record
+        for name in (path, ".".join(short)):  # a path without a namespace names the first match
             places.setdefault((name, kind), node)
     for each in add:
         node = _at(places, each)

@@ -89,7 +89,7 @@ def parse_user(text: str) -> ScramUser:
     if not parts.keys() <= _KNOWN:
         raise _wrong(f"it may have {', '.join(sorted(_KNOWN))}")
     if ("password" in parts) == ("saltedpassword" in parts) or not (parts.get("password") or "saltedpassword" in parts):
-        raise _wrong("it has one of password and saltedpassword")
+        raise _wrong("it needs either password or saltedpassword")
     if "saltedpassword" in parts and "salt" not in parts:
         raise _wrong("saltedpassword needs the salt")
     iterations = parts.get("iterations", str(LEAST_ITERATIONS))

@@ -1,7 +1,7 @@
 """The authentication on one connection: the allowed requests, and its result.
 
 Owns the order of requests (Apache Kafka: SaslServerAuthenticator), and the interface of a mechanism (bytes in, bytes
-out, and a name at the end). Owns also the session of a login: its end, the times at which a client may log in again
+out, and a name at the end). Also owns the session of a login: its end, the times at which a client may log in again
 (KIP-368), and the time at which a broker renews its own login to another broker. Never handles a frame:
 network/sasl_gate.py reads and writes frames.
 
@@ -199,8 +199,8 @@ class Authentication:
     def token(self, token: bytes) -> tuple[bytes, int]:
         """Process a token.
 
-        Returns the server's token, and the session's lifetime in ms (0 before a session begins, or if it has no end).
-        Raises AuthenticationFailed; after it, no further request is accepted.
+        Returns the server's token, and the session's lifetime in ms (0 before a session begins, or if the session has
+        no end). Raises AuthenticationFailed. After this error, no further request is accepted.
         """
         if self.stage is not Stage.TOKENS:
             raise self._failed(AuthenticationFailed("a token where none is expected"))

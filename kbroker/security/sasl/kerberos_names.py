@@ -68,7 +68,7 @@ class _Rule:
         if found is None:
             return None
         if "/" in found or "@" in found:
-            raise NoRule(f"a rule of {KEY} makes {found!r} of a name, which is none")
+            raise NoRule(f"a rule of {KEY} converts a name to {found!r}, which is not a name")
         return found.lower() if self.case == "L" else found.upper() if self.case == "U" else found
 
     def _formatted(self, parameters: Sequence[str]) -> str | None:
@@ -119,7 +119,7 @@ def _parsed(text: str) -> _Rule:
         if not parameter[1] or int(parameter[1]) > parts:
             raise BadRules(f"{text!r}: {parameter[0]} is none of $0 to ${parts}")
     if not parts:
-        raise BadRules(f"{text!r}: no name has no part")
+        raise BadRules(f"{text!r}: each name has at least one part")
     try:
         pattern, replaced = (None if found[name] is None else re.compile(found[name]) for name in ("pattern", "from"))
     except re.error as error:

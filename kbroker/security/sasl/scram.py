@@ -57,7 +57,7 @@ _LONGEST: Final = 16 * 1024
 _PRINTABLE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
 _BY_TOKEN: Final = re.compile(r"tokenauth=true", re.IGNORECASE)
-"""Matches the extension of a client that logs in with a delegation token: its id as name, its HMAC as password."""
+"""Matches the extension of a client that logs in with a delegation token (token id as name, HMAC as password)."""
 _OTHER_EQUALS: Final = re.compile(r"=(?!2C|3D)")
 
 

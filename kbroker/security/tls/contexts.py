@@ -89,7 +89,7 @@ def _choose(context: ssl.SSLContext, settings: TlsSettings) -> None:
     if settings.cipher_suites:
         if ssl.TLSVersion.TLSv1_3 in versions and newer and set(newer) != set(OF_TLS_13):
             raise ConfigError(
-                f"{name}: of TLSv1.3's suites all ({', '.join(OF_TLS_13)}) may be offered, or none: Python can't choose"
+                f"{name}: offer all of TLSv1.3's suites ({', '.join(OF_TLS_13)}), or none: Python cannot select some"
             )
         left = [_VERSIONS[word] for word, suites in (("TLSv1.2", older), ("TLSv1.3", newer)) if suites]
         versions = [each for each in versions if each in left]
@@ -172,7 +172,7 @@ def _allow_weak_signatures(context: ssl.SSLContext) -> None:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Yield a path from which only this process can read a text; remove it afterwards."""
+    """Yield the path of a temporary file with a text, which other users cannot read. Remove the file afterwards."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("kbroker", os.MFD_CLOEXEC)
         try:

@@ -1,8 +1,8 @@
 """TLS of one broker: of each of its TLS listeners, and of its connections to other brokers.
 
-Owns the mapping of settings to listeners, and their changes for new connections. As in Kafka, each change of the
-broker's configs, even to the same value, makes the broker read a key store or trust store again if its file has
-changed. Never opens a socket.
+Owns the mapping of settings to listeners, and their changes for new connections. As in Kafka, the broker checks the
+files of its stores after each change of its configs, even to the same value. It reads a key store or trust store again
+if its file has changed. Never opens a socket.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def test_batches_that_nobody_can_read_are_told(world: World, caplog: pytest.LogC
     log.roll(NOW)
     put(log, (b"end", b""))
     world.until_clean()
-    told = "t-0: compaction left 2 batches as they are, whose records cannot be read: offset 0: "
+    told = "t-0: compaction left 2 batches unchanged, because their records cannot be read: offset 0: "
     assert [each.levelname for each in caplog.records if each.getMessage().startswith(told)] == ["WARNING"]
     assert world.logs.cleaner.uncleanable == {}
 

@@ -33,9 +33,9 @@ class DeltaLog:
         return {int(name) for name in names if len(name) == _DIGITS and name.isdecimal()}
 
     def note(self) -> str | None:
-        """Return the newest note that the table's content includes. Return None if no archive began the table.
+        """Return the newest note of an archive that the table's content includes.
 
-        Raises PipelineError if the commits with the notes are gone.
+        Return None if no archive has created the table. Raises PipelineError if the commits with the notes are gone.
         """
         versions = self.versions()
         version = max(versions)

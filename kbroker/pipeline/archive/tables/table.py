@@ -37,7 +37,10 @@ class Table(Protocol):
         """Whether there is a table of any origin."""
 
     def note(self) -> str | None:
-        """Return the newest note that the table's content includes. Return None if no archive began the table."""
+        """Return the newest note of an archive that the table's content includes.
+
+        Return None if no archive has created the table.
+        """
 
     def folders(self, partition_by: str) -> tuple[str, ...]:
         """Return the columns by which the table is partitioned, besides the columns of a record."""
