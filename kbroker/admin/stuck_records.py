@@ -51,7 +51,7 @@ class StuckRecord:
     "delivered again": a share group has delivered the record several times.
     """
     times: int
-    """The number of owners that left, of checks that saw the same fetch, or of deliveries."""
+    """How often the cause was observed: owners that left, checks that saw the same fetch, or deliveries."""
     since_ms: int
     """The time of the first evidence, in ms since 1970."""
 

@@ -230,7 +230,8 @@ class BrokerNode(Node):
         if self._lost_while_hosting is None:
             super().partitions_lost(keys)
             return
-        # Lose them now: a lost partition that is not hosted yet would otherwise be created empty in another directory.
+        # Record the loss before the hosting continues. Otherwise a lost partition that is not hosted yet would be
+        # created empty in another directory.
         self._lost_while_hosting += keys
         self.replicas.lose(keys)
 

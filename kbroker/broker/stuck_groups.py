@@ -122,7 +122,7 @@ class StuckGroups:
             yield (*key, offset, *client, looks)
 
     def tick(self) -> None:
-        """Begin a look if it is due, and the previous look has ended."""
+        """Start the next check of the groups if the check is due and the previous check has ended."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_ms and (self._looking is None or self._looking.done()):
             self._next_ms = now_ms + LOOK_MS

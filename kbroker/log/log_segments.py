@@ -21,7 +21,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.segment.segment import Segment
 
-_UNDATED = -1  # the time of a deletion by a caller without a clock: the delay starts when the next call passes a time
+_UNDATED = -1  # the deletion has no time yet: its delay starts when the next call passes a time
 
 
 def _no_segment() -> None:

@@ -199,7 +199,7 @@ class LogState:
         self._rebuilding: Coroutine[Any, Any, None] | None = None  # rebuilds the producers' state after a truncation
         self._times = TimestampSearch(self.segments)
         self.maturity: Maturity | None = None
-        """The offset up to which consumers may read, and its state; None for a topic without `delivery.delay.ms`."""
+        """The offset up to which consumers may read, and how it is computed. None without `delivery.delay.ms`."""
         self._trouble = DiskTrouble(self._rules.name, host.on_disk_error)
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset

@@ -21,9 +21,9 @@ from kbroker.protocol.errors import Malformed
 _FIRST_COMPARED: Final = 64  # the number of records that must be alike before the rest of the batch is compared
 _WORTH_A_RUN: Final = 8  # the minimum number of records of a run; fewer records are read one by one
 _NEXT_COMPARED: Final = 32  # the number of records to read one by one before the next search for a run
-_FEW: Final = 6  # the maximum number of runs of a batch whose shape is kept
+_FEW: Final = 6  # a batch with more runs than this is not added to `_shapes`
 _MOST_SHAPES: Final = 256
-_MOST_SHAPED: Final = 4096  # the maximum number of records of a batch whose shape is kept
+_MOST_SHAPED: Final = 4096  # a batch with more records than this is not added to `_shapes`
 _GROWTH: Final = 16  # factor by which more records are compared while records are alike
 _LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 if a varint continues after the byte
 _NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 if the first byte of a size means a negative size: null

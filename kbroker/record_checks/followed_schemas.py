@@ -122,7 +122,7 @@ class _Copy:
         self.confirmed_s = 0.0
         """The start time of the last request whose answer confirmed that the copy is complete."""
         self.nothing: tuple[Place, int] | None = None
-        """The leader whose last fetch returned no records before its reported end, and this end."""
+        """A leader and its reported end offset, if the last fetch returned no records before this end offset."""
         self.skipped = 0
 
 

@@ -80,7 +80,7 @@ class EpochIndex:
         return key_of(epoch, offset, segment_id) in self._referenced
 
     def unreferenced(self) -> Iterator[bytes]:
-        """Yield the id of each unreferenced segment, once for each epoch in which no lookup can find it."""
+        """Yield the ids of segments that no lookup can find. An id occurs once for each epoch of which this is true."""
         after = b""
         while (found := next(self._unreferenced.irange(after, inclusive=(False, True)), None)) is not None:
             after = found

@@ -138,9 +138,9 @@ class Begin(NamedTuple):
     is_change: bool = False
     """Whether the topic was no schedule topic directly before. The first mark in a log decides on earlier records."""
     before: str | None = None
-    """The target directly before this mark; None if unknown.
+    """The default target that applied directly before this mark; None if unknown.
 
-    This target applies to earlier records whose own mark is deleted.
+    Earlier records have this target if the mark that preceded them is deleted.
     """
 
 

@@ -54,7 +54,7 @@ The numbers are the smallest limit, the multiple, and the largest limit.
 _RECORD_WORK, _WORK = 8, 256
 """The work for a record besides its headers, and the work of one slice (about 0.7 ms), as numbers of headers."""
 _SIZE_SHIFT: Final = 14
-"""The shift that converts the size of a record to work, because the names of its headers are decoded."""
+"""A record's work includes its size in bytes, shifted right by this number of bits: long header names take time."""
 _LONG: Final = 512
 """Fields with more bytes are not copied, because no header of schedules is so long."""
 _PAUSE_S: Final = 0.02

@@ -169,7 +169,7 @@ class DueRow(NamedTuple):
 
 
 class DueRows:
-    """Rows that may fire, as columns, because there are many."""
+    """The rows of records that may be due. Stored as columns, because there may be many rows."""
 
     __slots__ = ("_keys", "_tries", "offsets", "times")
 

@@ -24,7 +24,7 @@ _FIRED: Final = FIRED_PREFIX.encode()
 _RESERVED: Final = (b"x-deliver-", b"x-schedule", b"x-delay")
 _FOUND_AT_ONCE: Final = 256
 _MOST_SHORT: Final = 0x7F
-"""The largest byte that is a complete number."""
+"""The largest first byte of a varint that has no further bytes."""
 _NULL: Final = 1
 """The bit of a length's first byte that marks a negative length. Each negative length stands for null, as in Kafka."""
 _LONGEST_STAMP: Final = 10

@@ -278,7 +278,8 @@ class ScheduledPartition:
     async def _state_at_start(self) -> tuple[bool, str]:
         """Return whether the first records of the log are schedules, and their default target.
 
-        The first such mark also contains the state before it, because the mark of the first records may be deleted.
+        The first Begin or Pause mark in the log also contains the state before it. The mark that preceded the first
+        records may already be deleted.
         """
         records = self._log
         target = records.config.schedule_target_topic

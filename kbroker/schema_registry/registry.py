@@ -85,7 +85,7 @@ class Registry:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """The locks of subjects whose registrations make each other fail: without a lock, one might never succeed."""
+        """The locks of subjects. Without locks, concurrent registrations might make each other fail repeatedly."""
 
     async def resolved(self, subject: str) -> str:
         """Return the subject that a name refers to."""

@@ -138,7 +138,8 @@ class RegistryService(CoordinatorService[RegistryShard]):
         return reply
 
     def settled(self) -> Settled | None:
-        decisions = self._decisions  # read this first: a later decision changes it, or is still undecided below
+        # Read this number first: a decision that is made meanwhile either changes the number or is in `_undecided`.
+        decisions = self._decisions
         if self._undecided:
             return None
         replayed = self._runtime.replayed(0)

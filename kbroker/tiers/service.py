@@ -154,7 +154,11 @@ class Tiers:
         return owner.topic_id not in self._state().topic_names
 
     def _is_wanted(self, owner: Owner) -> bool:
-        """Whether a partition uses remote storage, or its own round must still remove it from remote storage."""
+        """Whether this cleaning must keep a partition's remote data.
+
+        The data is kept if the topic uses remote storage, or if the partition is followed: then the partition's own
+        round removes the data.
+        """
         state = self._state()
         topic = state.topics.get(state.topic_names.get(owner.topic_id, ""))
         return topic is not None and (

@@ -57,7 +57,7 @@ class ProducerIdSupply(Protocol):
         """Return an id that was never supplied before."""
 
     def avoid(self, used: int) -> None:
-        """Never supply an id up to `used`."""
+        """Supply only ids greater than `used` from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class TransactionShard:
         client_version: int,
         now_ms: int,
     ) -> Outcome:
-        """Add partitions to the transaction, which begins if none is open."""
+        """Add partitions to the open transaction, or begin a transaction if none is open."""
         txn = self._owned(transactional_id)
         if transactional_id in self._pending:
             # This check is first because the producer may already use a producer id that is still being written to the

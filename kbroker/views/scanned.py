@@ -77,7 +77,7 @@ class Selection:
         self.last = -1
         """The last known match; -1 if none is known."""
         self.is_known = False
-        """Whether no later match exists before `upto`."""
+        """Whether it is known that `last` is the last match before `upto`."""
         self.upto = start
         """The end of the scanned part, while the selection is not attached."""
         self.floor = 0

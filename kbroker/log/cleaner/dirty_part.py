@@ -26,7 +26,7 @@ _MOST_GROWTHS: Final = 5
 
 
 def read_dirty_part(job: CleaningJob, reader: SegmentReader) -> OffsetMap:
-    """Return the table of keys; the round ends at the table's `end`. Raise Malformed, OSError."""
+    """Return the table of keys. The compaction round ends at the table's `end`. Raises Malformed and OSError."""
     with contextlib.suppress(Malformed):
         return _DirtyPart(job, reader, use_index=True).read()
     # The log itself may be intact: a wrong index may have caused the error of the backward reader.

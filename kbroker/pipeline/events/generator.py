@@ -170,7 +170,8 @@ class EventSource:
         elif busy > given * _FULLEST:
             least = math.ceil(busy / _FULLEST)
             raise PipelineError(
-                f"{given:,} visitors who rest between visits cannot make {rate:g} events a second; it takes {least:,}"
+                f"{given:,} visitors who rest between visits cannot make {rate:g} events a second; "
+                f"at least {least:,} are needed"
             )
         return given
 
@@ -385,7 +386,7 @@ def _check(options: EventOptions) -> None:
     if options.days is not None and not 0 < options.days < math.inf:
         raise PipelineError(f"the days are above 0, not {options.days:g}")
     if options.count is not None and options.count < 0:
-        raise PipelineError(f"the count is from 0 on, not {options.count}")
+        raise PipelineError(f"the count must be at least 0, not {options.count}")
     end = options.start_ms + (options.days or 0) * tables.DAY_MS
     if options.start_ms < tables.DAY_MS or end > _LAST_MS:
-        raise PipelineError("the span is after 1970-01-01 and before 9999")
+        raise PipelineError("the events must be after 1970-01-01 and before the year 9999")
