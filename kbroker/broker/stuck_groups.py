@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 LOOK_MS: Final = 2_000
 """The time in ms between two looks, which are the periodic searches for stuck groups."""
 ENDS_MS: Final = 5_000
-"""The time in ms for which a look waits for the ends of partitions from their leaders."""
+"""The time in ms for which a look waits until the leaders have returned the end offsets of their partitions."""
 _TEXTS: Final = {
     LEFT: "{} members in turn have owned the partition and left without a commit",
     READ_AGAIN: "a member has fetched the record again for some time, at least {} times",

@@ -187,7 +187,8 @@ def _report_verified(admin: Any, moves: Moves, output: Output, *, keep: bool) ->
         _end_throttles(admin, moves, {key: list(map(int, each["replica_nodes"])) for key, each in known.items()})
     elsewhere = sum(row["state"] == "is elsewhere" for row in rows)
     if elsewhere:
-        raise click.ClickException(f"{elsewhere} partitions have other replicas and do not move: give the file again")
+        text = f"{elsewhere} partitions have other replicas and are not being moved: give the file again"
+        raise click.ClickException(text)
 
 
 def _end_throttles(admin: Any, moves: Moves, now: Mapping[Key, list[int]]) -> None:

@@ -119,7 +119,7 @@ class Fetch:
         self.has_moved = False
         """Whether records that the client waits for have left the local disk."""
         self.matures_in_ms: float = math.inf
-        """The time in ms until more records of the last read partitions are old enough (`delivery.delay.ms`)."""
+        """The time in ms until one of the read partitions has another record that is old enough (delivery.delay.ms)."""
         self._session: Session | None = None
         self._cached: dict[Key, CachedPartition] = {}  # the partitions of the session that this response opens
         self._hints: LeaderHints | None = None

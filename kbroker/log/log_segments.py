@@ -219,9 +219,9 @@ class Segments:
         self.deleted_files.add(segment, segment.mark_deleted(), config, now_ms)
 
     def remove_first(self, count: int, config: LogConfig, now_ms: int) -> list[Segment]:
-        """Remove the first `count` segments, like `remove`; the active segment must not be one of them.
+        """Remove the first `count` segments, like `remove`. The active segment must not be one of these segments.
 
-        If a file cannot be renamed, its segment and the segments after it stay, for another attempt. Raise OSError.
+        Raises OSError if a file cannot be renamed. Its segment and the later segments then stay for another attempt.
         """
         removed: list[Segment] = []
         try:

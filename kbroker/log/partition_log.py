@@ -50,7 +50,7 @@ _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
 _HELD_COUNTED = 128
-"""The maximum number of segments that are counted as kept for pending records."""
+"""The maximum number in a count of the segments that are kept only because of pending records."""
 FEW_PRODUCERS = 500
 """The maximum number of producers whose snapshot a roll writes immediately, which takes half a millisecond."""
 
@@ -469,7 +469,7 @@ class PartitionLog(LogState):
         return 0 if is_unknown else self.log_end_offset
 
     def _close_active_if_due(self, now_ms: int) -> None:
-        """Close the last segment if it may leave the disk, because only closed segments are copied; raise OSError."""
+        """Close the last segment if it may leave the disk: only closed segments are copied. Raises OSError."""
         config, active = self.config, self.segments.active
         is_old = config.kept_locally_ms >= 0 and active.size and active.written_ms() < now_ms - config.kept_locally_ms
         if is_old or (config.kept_locally_bytes == 0 and active.size):

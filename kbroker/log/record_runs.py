@@ -102,7 +102,7 @@ class Run(NamedTuple):
         return map(zigzag, zip(*columns, strict=True))
 
     def well_formed(self, data: bytes) -> bool:
-        """Return whether each record ends where its headers end, all in the same layout. Raise Malformed."""
+        """Whether each record ends where its headers end, and all headers have the same layout. Raises Malformed."""
         start, stride, end = self.position, self.stride, self.end
         if self.number == 1:
             return fields_at(data, start + self.key_at + max(self.key_size, 0), end) is not None
@@ -134,7 +134,7 @@ class Scattered:
         self._values: list[int] = []
 
     def read(self, data: bytes, most: int) -> None:
-        """Read up to `most` more records, but stop before a record without a key; raise Malformed, IndexError."""
+        """Read up to `most` more records, but stop before a record without a key. Raises Malformed and IndexError."""
         position = self.end
         for _ in range(most):
             size, place = data[position], position + 1

@@ -40,10 +40,10 @@ _SMALL = 16 * 1024
 It is also the maximum number of bytes that a busy connection receives in one call.
 """
 _OFTEN = 16
-"""The number of reports of the same bytes after which a connection that waits for its turn stops polling.
+"""A connection that waits for its turn stops polling after libuv has reported the same bytes this number of times.
 
-With more than a thousand waiting connections, libuv would report only these connections, because libuv returns only
-when fewer events are left.
+Otherwise, with more than a thousand waiting connections, libuv would report the same connections again and again, and
+no others.
 """
 _FLUSH_BYTES = 64 * 1024
 """If the responses have more bytes than this, they are sent before the next request is run."""

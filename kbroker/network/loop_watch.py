@@ -58,7 +58,7 @@ class LoopWatch:
         self._collecting = self._worked_before = 0.0
         self._unlogged = 0
         self.held = 0
-        """The number of holds longer than HELD_LONG."""
+        """The number of times that the loop was blocked for longer than HELD_LONG."""
         self.longest_ms = 0.0
         self.level = logging.WARNING
         """The level of the lines in the log."""

@@ -290,7 +290,7 @@ class TlsChannel(Outbox):
 
     @property
     def in_memory(self) -> int:
-        """The maximum memory in bytes that the waiting pieces use, now or while they are sent."""
+        """The maximum memory in bytes that the waiting pieces use until they are sent, including their encryption."""
         return super().in_memory + (SEALED_BYTES if self.waiting else 0)
 
     def send(self, data: bytearray) -> None:

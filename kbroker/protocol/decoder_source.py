@@ -119,7 +119,7 @@ class DecoderSource(FunctionSource):
         return target
 
     def length(self, letter: str, flexible: bool, string: str = "") -> str:
-        """Write the reading of a length prefix. Return the name of its variable, which is negative for null.
+        """Write the code that reads a length prefix. Return the name of the length's variable (negative for null).
 
         A string's length has a limit even if the length is a varint; `string` is the string's name in the error
         message.
@@ -212,7 +212,7 @@ class DecoderSource(FunctionSource):
         self.add("    await turn")
 
     def tags(self, tagged: list[FieldSpec]) -> dict[str, str]:
-        """Write the reading of a tag section. Unknown tags are skipped, and tags must ascend (TaggedFields)."""
+        """Write the code that reads a tag section. The code skips unknown tags. Tags must ascend (TaggedFields)."""
         count = self.fixed("B")
         self.flush()
         values = {}

@@ -84,7 +84,7 @@ class _Side:
         self._topic = topic
         self._strategy = strategy.removeprefix(_STRATEGIES)
         self.good: set[bytes] = set()
-        """Distinct first bytes, joined, that occurred together in a batch and that pass."""
+        """Cached results: each entry joins the distinct first bytes of one batch in which all records passed."""
 
     @property
     def uses_names(self) -> bool:

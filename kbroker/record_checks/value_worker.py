@@ -43,7 +43,7 @@ _PREFIX: Final = 8
 """The size in bytes of the two sizes at the beginning of a message."""
 _NOTHING: Final = -1
 _OF_SCHEMA: Final = -2
-"""See value_process.py, which the broker does not import."""
+"""Copies of two constants of value_process.py, because the broker does not import that module."""
 
 
 class WorkerEnded(Exception):  # noqa: N818 - what has happened

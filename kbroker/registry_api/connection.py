@@ -42,7 +42,7 @@ class NotHttp(Exception):  # noqa: N818 - an outcome
 
 
 class RegistryConnection(TimedConnection, HttpToolsProtocol):
-    """A connection with limits. `at_once` returns some answers immediately, if clients may read everything."""
+    """A connection with limits. `at_once` returns answers without a wait; None unless clients may read everything."""
 
     def __init__(self, *args: Any, at_once: AtOnce | None, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -136,7 +136,7 @@ class Positions(NamedTuple):
     records_to: int = 0
     """All records before this offset are replayed."""
     marks_to: int = 0
-    """All marks before this offset are replayed; at least `records_to`."""
+    """All marks before this offset are replayed. The offset is at least `records_to`."""
     epoch: int = -1
     """The leader epoch of the last replayed batch. The epoch shows whether this is still the same log."""
     active: bool = False

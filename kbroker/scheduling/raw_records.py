@@ -220,7 +220,10 @@ class Delivered:
         """The rules and the headers to add, for `deliver` in _record_delivery.c."""
 
     def short(self, raw: Raw, due_ms: int, delta: int) -> bytes | None:
-        """Return the record, number `delta` of its batch, as `encoded` does; None if a header needs a closer look."""
+        """Return the record as bytes, like `encoded`; None if a header needs a closer check.
+
+        `delta` is the record's offset delta in its batch.
+        """
         kept = _kept(raw)
         if kept is None:
             return None

@@ -37,7 +37,7 @@ _LONGEST_WAIT_S: Final = 60.0
 _FIRST_PAUSE_S, _MOST_PAUSE_S, _MOST_FAILURES = 1.0, 60.0, 10
 """The pauses in seconds after failures in a row, as with a full disk. Each pause is twice as long as the last pause."""
 _COUNT_PAUSES: Final = 20
-"""After a count, the next count waits for this multiple of the count's duration."""
+"""The pause after a count of the pending records, as a multiple of the count's duration."""
 
 
 class ScheduledPartition:

@@ -64,7 +64,7 @@ class Store(Protocol):
         """
 
     async def look(self, question: Callable[[State], T]) -> T:
-        """Return the same as `ask` for a question that looks up single entries. The question may run in any thread."""
+        """Return the answer as `ask` does. The question only looks up single entries, and may run in any thread."""
 
     def at_once(self, question: Callable[[State], T]) -> T | None:
         """Return the same as `look`, from any thread; None if the question fails or has to wait."""

@@ -188,7 +188,7 @@ class OnItsLoop(Protocol):
         """Return the answer to a short question."""
 
     async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
-        """Return the answer to a question that awaits `turn`."""
+        """Return the answer to a long question, which awaits `turn` to let other work run."""
 
     async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
         """Return the reply to a decision."""

@@ -173,7 +173,7 @@ class Tiers:
             await delete_segment(self.shared, owner, each)
         finished = DeleteState.DELETE_PARTITION_FINISHED
         await metadata.decide(owner, lambda shard, now: shard.advance_deletion(owner, finished, now))
-        log.info("%s: its remote segments are deleted, as its topic is", owner)
+        log.info("%s: the topic was deleted, and now its remote segments are also deleted", owner)
 
     async def close(self) -> None:
         """Stop everything. An unfinished copy is removed after the next start."""

@@ -119,7 +119,7 @@ class TransactionShard:
     # -- replay
 
     steps_over_unreadable = True
-    """Kafka also serves a partition with unreadable records, but without all records after the first of them."""
+    """Whether a load skips unreadable records. Kafka ends the load at the first one, but serves the partition."""
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
         transactional_id = records.read_key(key)

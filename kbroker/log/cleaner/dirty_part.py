@@ -85,7 +85,7 @@ class _DirtyPart:
     def _fill(self, limit: int) -> tuple[OffsetMap, int | None]:
         """Return a table of the batches that begin before `limit`.
 
-        If the table is full, also return the number of bytes that fit.
+        If the table is full, also return the size in bytes of the batches that fit into a table, else None.
         """
         job = self._job
         offsets = OffsetMap(job.first_dirty, max(job.upper, job.first_dirty), job.map_bytes)

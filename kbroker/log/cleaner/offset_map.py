@@ -40,7 +40,7 @@ class OffsetMap:
         self.end = offset
 
     def add(self, data: bytes, runs: Sequence[Part], base_offset: int) -> bool:
-        """Add the records of a batch that precedes all added batches; return False, unchanged, if the table is full.
+        """Add the records of a batch that precedes all added batches. If the table is full, add none and return False.
 
         Records before the map's start and records without a key are skipped. The first batch with keys always fits.
         """

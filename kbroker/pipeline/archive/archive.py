@@ -131,7 +131,7 @@ class Archive:
         if not manifest.entries and (others := self._store.files.visible()):
             raise PipelineError(f"{options.to} is no archive, and holds {others[0]}: take a folder of its own")
         if self._checkpoint.holds("stream"):
-            raise PipelineError(f"the checkpoint {options.checkpoint} is one of visits; take a new one")
+            raise PipelineError(f"the checkpoint {options.checkpoint} belongs to a count of visits; take a new one")
         if (found := self._store.layout(manifest)) not in (None, options.partition_by):
             raise PipelineError(f"{options.to} is partitioned by {found}, not by {options.partition_by}")
         if faults := manifest.faults():
@@ -173,7 +173,7 @@ class Archive:
         deleted = others - self._cluster.topics().keys() if others else set()
         if others - deleted:
             names = ", ".join(sorted(others - deleted))
-            raise PipelineError(f"the checkpoint {self._options.checkpoint} is one of topic {names}")
+            raise PipelineError(f"the checkpoint {self._options.checkpoint} belongs to topic {names}")
         if deleted and under_way:
             raise PipelineError(
                 f"{', '.join(sorted(deleted))} was deleted upstream while it was being archived, and the batch under"
