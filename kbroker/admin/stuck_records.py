@@ -117,9 +117,9 @@ class Skip:
 
 
 def plan_skip(admin: Any, group: str, place: tuple[str, int] | None, to: str | None, *, drop: bool) -> Skip:
-    """Return the skip of the record that a group does not get past.
+    """Return the plan to skip the record that a group does not get past.
 
-    If there are several such records, `place` names the partition of one. The copy goes to `to`, by default to
+    If there are several such records, `place` selects one by its partition. The copy goes to `to`, by default to
     dlq.TOPIC; with `drop` there is no copy. Raises AdminError.
     """
     found = [each for each in stuck_records(admin, [group]) if place in (None, (each.topic, each.partition))]

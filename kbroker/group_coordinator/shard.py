@@ -133,7 +133,10 @@ class GroupShard:
             log.warning("records of type %d in the offsets topic are ignored", kind)
 
     def _replayed_group(self, group_id: str, create: bool) -> ConsumerGroup | None:
-        """Return the consumer group to which a record applies. It replaces a group that has only offsets."""
+        """Return the consumer group of a record.
+
+        If `create`, a missing group is created. It replaces a group of this id that has only offsets.
+        """
         group = self.groups.consumer(group_id)
         if group is None and create:
             group = ConsumerGroup(group_id)
@@ -141,7 +144,10 @@ class GroupShard:
         return group
 
     def _replayed_streams_group(self, group_id: str, create: bool) -> StreamsGroup | None:
-        """Return the streams group to which a record applies. It replaces a group that has only offsets."""
+        """Return the streams group of a record.
+
+        If `create`, a missing group is created. It replaces a group of this id that has only offsets.
+        """
         group = self.groups.streams(group_id)
         if group is None and create:
             group = StreamsGroup(group_id)

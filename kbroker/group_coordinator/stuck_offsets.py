@@ -41,7 +41,7 @@ class Stuck(NamedTuple):
     READ_AGAIN: a member fetches the record again. DELIVERED_AGAIN: a share group delivers the record again.
     """
     times: int
-    """The number of owners that left, of checks that found another fetch, or of deliveries."""
+    """How often the cause was observed: owners that left, checks that found another fetch, or deliveries."""
     since_ms: int
     """The time of the first evidence, in ms since 1970."""
 

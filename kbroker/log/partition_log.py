@@ -372,7 +372,7 @@ class PartitionLog(LogState):
         return [(txn.producer_id, txn.first_offset) for txn in self._aborted().overlapping(start_offset, end_offset)]
 
     async def aborted_entries(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that overlap [start, end), with their markers' offsets; raise OSError."""
+        """Return the aborted transactions that overlap [start, end), with their markers' offsets. Raises OSError."""
         return await self._aborted().overlapping_in_pieces(start_offset, end_offset)
 
     def abort_markers(self, start_offset: int, end_offset: int) -> list[int]:
@@ -499,8 +499,8 @@ class PartitionLog(LogState):
             return 0
         if count == len(self.segments):
             self.roll(now_ms)
-        # The log start moves first, so that a reader before it gets OFFSET_OUT_OF_RANGE instead of an error about a
-        # missing segment.
+        # Move the log start first, so that a reader at a removed offset gets OFFSET_OUT_OF_RANGE instead of an error
+        # about a missing segment.
         self.log_start_offset = max(self.log_start_offset, self.segments.bases[count])
         if self.tier is not None and self.log_start_offset > self.tier.end_offset:
             self.tier.start_offset = max(self.tier.start_offset, self.log_start_offset)  # nothing was copied meanwhile

@@ -334,9 +334,10 @@ class Connection:
             self._make_room()
 
     def _ended_by_client(self) -> None:
-        """Close the connection after the current request (acks=0) and its response. The poller reports the end again.
+        """Close the connection after the current requests, because the client has closed its side.
 
-        If a request waits and no other request follows it, abandon the request: the client would not read the response.
+        If only one request waits, abandon this request and close immediately: the client would not read the response.
+        Otherwise stop reading; when reading continues, the poller reports again that the client has closed its side.
         """
         if self.state is _SERVING or (self.state is _WAITING and self._frames.kept is None):
             self.abort()

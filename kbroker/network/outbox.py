@@ -85,7 +85,7 @@ Piece = Any
 BY_FILE_BYTES = 32 * 1024
 """Ranges of at least this size are sent by sendfile. For smaller ranges, a read and a gathered send take less time."""
 GATHERED_BYTES = 64 * 1024
-"""The maximum number of bytes of one response that are gathered. sendfile sends the rest: responses may wait long."""
+"""The maximum bytes of a response that are read into memory; sendfile sends the rest. Responses may wait for long."""
 TINY_BYTES = 1024
 """A range with fewer bytes than this is always gathered: a range object would use as much memory."""
 _LEAST_COST = 8 * 1024

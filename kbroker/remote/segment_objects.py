@@ -103,8 +103,8 @@ class SegmentObject:
     ) -> SegmentObject:
         """Return a segment's object.
 
-        Without a known `footer`, two calls read the footer: the object's length and its end. Raises DamagedObjectError
-        for an object of another segment, or for an incomplete object.
+        Without a known `footer`, two calls to the store are needed: for the object's length, and for its footer. Raises
+        DamagedObjectError for an object of another segment, or for an incomplete object.
         """
         if footer is not None:
             return cls(store, name, _checked(store, name, footer, None, segment_id))

@@ -299,7 +299,7 @@ class ScheduledPartition:
         """Replay the committed part of the log. Return whether more has been committed meanwhile."""
         records = self._log
         if records.log_end_offset < self._at.marks_to:
-            raise sqlite3.DataError("the log has become shorter than what was replayed")
+            raise sqlite3.DataError("the log now ends before the end of the replayed records")
         start = records.log_start_offset
         if start > self._at.start:
             at = self._at._replace(

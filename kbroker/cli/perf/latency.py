@@ -76,7 +76,7 @@ def latency(
     A record of another producer in the topic, or a lost record, ends the measurement.
     """
     if warmup_records >= records:
-        raise click.UsageError("--warmup-records leaves nothing to measure: it is less than --records")
+        raise click.UsageError("--warmup-records leaves nothing to measure: it must be less than --records")
     partitions = partitions_of(connection, topic)
     receiver = open_receiver(
         connection, client, group=None, from_latest=True, fetch_size=max(_FETCH_BYTES, 2 * record_size), hasty=True

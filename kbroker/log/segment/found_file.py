@@ -65,7 +65,7 @@ class FoundFile:
 
     def _not_proven_up_to(self, size: int) -> None:
         self.unproven = size
-        """The position before which some headers are not yet compared with each other."""
+        """The position before which some batch headers are not yet compared with their neighbours."""
         self.end_proven = False
         """Whether the last batch has been found intact, with the right offset and epoch."""
         self._spans: Spans | None = None

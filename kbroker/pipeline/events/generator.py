@@ -376,7 +376,7 @@ def _check(options: EventOptions) -> None:
     shares = {"late": options.late, "duplicates": options.duplicates, "malformed": options.malformed}
     for name, share in shares.items():
         if not 0 <= share < 1:
-            raise PipelineError(f"the share of {name} is from 0 to below 1, not {share:g}")
+            raise PipelineError(f"the share of {name} must be at least 0 and below 1, not {share:g}")
     if sum(shares.values()) >= 1:
         raise PipelineError("the shares of late, duplicates and malformed come to 1 or more")
     if not _LOWEST_RATE <= options.rate < math.inf:
@@ -384,7 +384,7 @@ def _check(options: EventOptions) -> None:
     if options.visitors is not None and not 0 < options.visitors <= _MOST_VISITORS:
         raise PipelineError(f"there are from 1 to {_MOST_VISITORS:,} visitors, not {options.visitors:,}")
     if options.days is not None and not 0 < options.days < math.inf:
-        raise PipelineError(f"the days are above 0, not {options.days:g}")
+        raise PipelineError(f"the days must be above 0, not {options.days:g}")
     if options.count is not None and options.count < 0:
         raise PipelineError(f"the count must be at least 0, not {options.count}")
     end = options.start_ms + (options.days or 0) * tables.DAY_MS
