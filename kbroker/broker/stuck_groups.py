@@ -102,7 +102,7 @@ class StuckGroups:
         self._next_ms = clock.monotonic_ms() + LOOK_MS
         self._offsets = StuckOffsets()
         self._before: dict[_Key, dict[Client, int]] = {}
-        """The offset that each client fetched last from a partition, before the last look."""
+        """By partition: the offset of each client's last fetch before the last look."""
         self._again: dict[tuple[_Key, Client, int], int] = {}
         """The number of consecutive searches that have found the same fetch."""
         self._newest: WeakKeyDictionary[GroupShard, int] = WeakKeyDictionary()

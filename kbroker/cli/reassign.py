@@ -1,4 +1,4 @@
-"""`kbroker topic reassign`: set the replicas of one partition, or of many by a file or a generated proposal.
+"""`kbroker topic reassign`: set the replicas of one partition, or of all partitions in a file or proposal.
 
 Owns the verb. The file has the format of kafka-reassign-partitions, so that both tools can be used in turn.
 """

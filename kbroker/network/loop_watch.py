@@ -33,7 +33,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 log = logging.getLogger(__name__)
 
 HELD_LONG = 0.05
-"""The time in seconds above which a hold of the loop is counted and logged."""
+"""If one step blocks the loop for longer than this time in seconds, the step is counted and logged."""
 WAITED_LONG = 1.0
 """If the loop stands still without any work for longer than this time in seconds, a warning is logged.
 

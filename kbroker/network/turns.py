@@ -52,7 +52,7 @@ class Breadth(Enum):
     WIDE = 1
     """The request uses as much memory as its response, so only some such requests may run at the same time."""
     HUGE = 2
-    """The request uses many times the memory of the received bytes, so such requests run one at a time."""
+    """The request uses many times as much memory as its received bytes, so such requests run one at a time."""
 
 
 class Lane:

@@ -19,7 +19,7 @@ from kbroker.protocol.wire import read_uvarint
 SHORT_LIST = 64
 """The maximum number of elements of a list that a short decoder accepts."""
 _AT_ONCE = 10_000
-"""The number of decoded numbers after which other tasks get a turn."""
+"""After a decoder has read this many numbers, other tasks get a turn."""
 
 MAX_STRING = 32_767
 """The maximum length in bytes of a string in any message."""

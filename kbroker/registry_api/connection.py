@@ -38,7 +38,7 @@ class TooMuch(Exception):  # noqa: N818 - an outcome
 
 
 class NotHttp(Exception):  # noqa: N818 - an outcome
-    """The parser accepts a head that is not valid (RFC 9112, 3.2); uvicorn answers with status 400, and closes."""
+    """A head is invalid (RFC 9112, 3.2), but the parser accepts it; uvicorn answers with status 400, and closes."""
 
 
 class RegistryConnection(TimedConnection, HttpToolsProtocol):

@@ -408,7 +408,7 @@ class Index:
         return DueRows(array("q", json.loads(offsets)), array("q", json.loads(times)), keys, tries)
 
     def due_count(self, lanes: Sequence[int], now_ms: int) -> int:
-        """Return the number of rows in some lanes that may fire. This takes some ns for each of these rows."""
+        """Return how many rows of these lanes may fire. This takes some ns for each row that may fire."""
         count: int = self._db.execute(_COUNT_DUE, (json.dumps(lanes), now_ms)).fetchone()[0]
         return count
 

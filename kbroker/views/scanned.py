@@ -133,11 +133,11 @@ class Selection:
         self.last = max(self.last, match)
 
     def note_unstable(self, matches: Iterable[int]) -> None:
-        """Note matches above the last stable offset, which a search backwards has found."""
+        """Record the matches that a backward search has found above the last stable offset."""
         self._unstable = deque(sorted({*self._unstable, *matches}), _MOST_UNSTABLE)
 
     def note_stable(self, match: int) -> None:
-        """Note the last match below the last stable offset."""
+        """Record the last match below the last stable offset."""
         self._stable_last = max(self._stable_last, match)
 
     def high_watermark(self, start: int) -> int:

@@ -37,7 +37,7 @@ class Spans:
         return self._ends[slot], self._links[slot]
 
     def add(self, start: int, end: int, link: Link) -> None:
-        """Record that `start` to `end` is proven. If there are too many ranges, forget the first half."""
+        """Record that the part from `start` to `end` is proven. If there are too many ranges, forget the first half."""
         first = bisect_right(self._starts, start)
         if first and self._ends[first - 1] >= start:
             first -= 1
