@@ -50,7 +50,7 @@ _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
 _HELD_COUNTED = 128
-"""The maximum number in a count of the segments that are kept only because of pending records."""
+"""Of the segments that are kept only because of pending records, at most this number are counted."""
 FEW_PRODUCERS = 500
 """The maximum number of producers whose snapshot a roll writes immediately, which takes half a millisecond."""
 

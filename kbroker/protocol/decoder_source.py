@@ -119,9 +119,9 @@ class DecoderSource(FunctionSource):
         return target
 
     def length(self, letter: str, flexible: bool, string: str = "") -> str:
-        """Write the code that reads a length prefix. Return the name of the length's variable (negative for null).
+        """Write the code that reads a length prefix. Return the name of the variable with the length.
 
-        A string's length has a limit even if the length is a varint; `string` is the string's name in the error
+        A negative length means null. A string's length has a limit even if the length is a varint; `string` is the string's name in the error
         message.
         """
         n = self.fixed("B" if flexible else letter)

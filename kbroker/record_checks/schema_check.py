@@ -56,7 +56,7 @@ class DeadLetters(Protocol):
     """Writes records that failed the check to a dead letter topic."""
 
     async def write(self, topic: str, to: str, index: int, batch: memoryview, errors: Mapping[int, str]) -> str | None:
-        """Write the records whose indexes are in `errors` to the topic `to`. Return the reason for a failure."""
+        """Write the records with an index in `errors` to the topic `to`. Return the reason of a failure, or None."""
 
 
 class Checker(Protocol):

@@ -35,7 +35,7 @@ _SECONDS_EACH: Final = 0.0001
 """The maximum time in seconds for the values of one batch together, and the additional seconds per value."""
 _MOST_SCHEMAS: Final = 500
 _MOST_CHARACTERS: Final = 16 << 20
-"""The maximum numbers of schemas, and of their characters, in the process. Beyond either, it drops all schemas."""
+"""The process keeps at most these numbers of schemas and of their characters. Beyond either, it drops all schemas."""
 _MOST_DEADLY: Final = 100
 _WRITTEN_AT_ONCE: Final = 256 << 10
 _BUFFERED: Final = 1 << 20

@@ -90,7 +90,7 @@ def _pieces_of_file(part: FilePart) -> Iterator[Piece]:
 
 
 class SegmentObject:
-    """A segment in a store, with its layout. Every method raises StoreErrors, which name the object."""
+    """A segment in a store, with its layout. The errors of all methods are StoreErrors, which name the object."""
 
     def __init__(self, store: Store, name: str, layout: Layout) -> None:
         self.layout = layout

@@ -29,7 +29,7 @@ class OffsetMap:
     def __init__(self, start: int, end: int, max_bytes: int) -> None:
         self.start = start
         self.end = end
-        """The end of the offsets that the table covers after the batches of all these offsets have been added."""
+        """When all batches have been added, the table covers the offsets from `start` up to this offset."""
         self._seen: set[bytes] = set()
         self._newest: dict[int, list[bytes]] = {}  # base offset -> the keys whose last record the batch contains
         self._max_bytes = max_bytes

@@ -217,7 +217,7 @@ class Verification:
             self._judge_missing(states, different)
 
     def _still_upstream(self, bounds: Bounds, states: dict[Partition, PartitionState]) -> Bounds:
-        """Return the bounds, but without the offsets that retention has deleted since the last look.
+        """Return the bounds, but without the offsets that retention has deleted meanwhile.
 
         Count these offsets as deleted upstream.
         """
