@@ -91,7 +91,7 @@ TINY_BYTES = 1024
 _LEAST_COST = 8 * 1024
 """The fixed cost of sending a range, as the number of bytes that could be sent in the same time."""
 _AT_ONCE = 4 * 1024 * 1024
-"""The maximum number of bytes sent to a client that reads them immediately, before other connections have a turn."""
+"""A client that reads immediately is sent at most this number of bytes before other connections have a turn."""
 _RANGE_BYTES = 200
 _BYTES = frozenset({bytes, bytearray, memoryview})
 

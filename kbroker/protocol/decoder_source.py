@@ -121,8 +121,8 @@ class DecoderSource(FunctionSource):
     def length(self, letter: str, flexible: bool, string: str = "") -> str:
         """Write the code that reads a length prefix. Return the name of the variable with the length.
 
-        A negative length means null. A string's length has a limit even if the length is a varint; `string` is the string's name in the error
-        message.
+        A negative length means null. A string's length has a limit even if the length is a varint; `string` is the
+        string's name in the error message.
         """
         n = self.fixed("B" if flexible else letter)
         self.flush()

@@ -331,7 +331,7 @@ class TransactionShard:
         if self.to_mark(name):
             return Outcome(timers=[Schedule(("markers", name), self._marker_retry_ms)])
         if txn.partitions:
-            log.warning("the transaction of %s has been taken over, its remaining markers are dropped", name)
+            log.warning("the transaction of %s has been taken over: its remaining markers are dropped", name)
             return Outcome()
         if name in self._pending:
             return Outcome()

@@ -148,7 +148,7 @@ class Selection:
         return max(self.last + 1, start)
 
     def last_stable_offset(self, stable: int, start: int) -> int:
-        """Return the offset after the last known match below the source's last stable offset."""
+        """Find the last known match below the source's last stable offset, and return the offset after this match."""
         unstable = self._unstable
         while unstable and unstable[0] < stable:
             self._stable_last = max(self._stable_last, unstable.popleft())
