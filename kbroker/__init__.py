@@ -8,7 +8,8 @@ print(broker.bootstrap_servers)
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as in typing, without its import: Ctrl-C may come while the command imports this module
+# The same as typing.TYPE_CHECKING. An import of typing would be slow, and Ctrl-C may come during this import.
+TYPE_CHECKING = False
 
 __version__ = "0.3.0.dev0"
 __all__ = [

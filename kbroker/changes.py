@@ -111,7 +111,8 @@ class Change:
     of: str
     """The kind of entity, "topic" or "group".
 
-    It is the noun of the verb, and the name of the argument that has the entity's name.
+    This text is also the noun before the verb in `kbroker topic create`, and the name of the argument for the entity's
+    name.
     """
     name: str
     """The verb. The test kit's method has the same name, with underscores, in testing/topics.py or groups.py."""

@@ -173,7 +173,7 @@ class ClusterState:
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     user_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """The configs of users, by the names in ZooKeeper paths: quotas, and credentials (never show these).
+    """The quotas and credentials of users, by the users' names in ZooKeeper paths. Never show the credentials.
 
     A user with a client id is USER/clients/CLIENT; "" stands for all users without configs of their own.
     """

@@ -265,14 +265,14 @@ class Broker(Embedded):
     def registry_url(self) -> str:
         """The URL of the schema registry of `Broker(registry=True)`, for clients of Confluent's registry."""
         if self._registry is None:
-            raise RuntimeError("the broker has no schema registry: Broker(registry=True), once it was started")
+            raise RuntimeError("the broker has no schema registry: use Broker(registry=True), and start it first")
         return self._registry.url
 
     @property
     def certificates(self) -> Certificates:
         """The certificates of the broker and its clients, with `tls`. They are deleted when the broker stops."""
         if self._security.certificates is None:
-            raise RuntimeError("the broker has no certificates of its own: Broker(tls=True), once it was started")
+            raise RuntimeError("the broker has no certificates of its own: use Broker(tls=True), and start it first")
         return self._security.certificates
 
     def client_settings(

@@ -146,7 +146,7 @@ class ClusterBroker:
         """The URL of the broker's schema registry, with `Cluster(registry=True)`."""
         if self._registry is None:
             raise RuntimeError(
-                f"broker {self.node_id} has no schema registry: Cluster(registry=True), once it was started"
+                f"broker {self.node_id} has no schema registry: use Cluster(registry=True), and start it first"
             )
         return self._registry.url
 

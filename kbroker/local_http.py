@@ -55,7 +55,7 @@ def listening(host: str, port: int, option: str, *, not_public: str | None) -> s
     except (OSError, UnicodeError):
         raise NoPlace(f"{option} {where}: unknown host") from None
     if not_public is not None and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
-        raise NoPlace(f"{option} {where}: others than this machine could reach it, and {not_public}")
+        raise NoPlace(f"{option} {where}: other machines could reach it, and {not_public}")
     # asyncio sets TCP_NODELAY only on sockets that name TCP. Without TCP_NODELAY, an answer's body is sent 40 ms after
     # its head.
     made = socket.socket(family, kind, protocol)

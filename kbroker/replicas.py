@@ -247,7 +247,7 @@ class Replicas:
         return not self._later
 
     def when_hosted(self, call: Callable[[], object]) -> None:
-        """Call `call` when every deferred partition is hosted or could not be hosted."""
+        """Run `call` as soon as each deferred partition is hosted, or its hosting has failed."""
         self._when_hosted.append(call)
 
     async def hosted_of(self, name: str) -> None:

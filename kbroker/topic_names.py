@@ -29,7 +29,7 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def partition_fault(topic: str, partition: int) -> str | None:
-    """Return a text for the log, with the topic's name cut and escaped, if a partition cannot exist; None if it can."""
+    """Return the reason why a partition cannot exist, or None. A long topic name is cut, and escaped for the log."""
     if topic_name_fault(topic) is not None:
         return f"no topic can be named {topic[:MAX_NAME_LENGTH]!r}"
     return f"topic {topic} can have no partition {partition}" if partition < 0 else None

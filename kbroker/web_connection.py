@@ -24,7 +24,7 @@ _UNSENT: Final = 256 * 1024
 
 
 class TimedConnection(asyncio.Protocol):
-    """The time limits of a connection, as a base class for the use with one of uvicorn's classes."""
+    """Adds time limits to a connection. A subclass also inherits from one of uvicorn's protocol classes."""
 
     cycle: Any
     """The newest request and its answer."""

@@ -241,7 +241,7 @@ def test_a_table_that_is_not_the_archives_is_refused(broker: Broker, job: Jobs, 
     else:
         job.session.range(3).write.format("delta").save(job.at("others"))
     line = refused(job.archive, topic, "others", "c2", format=kind)
-    assert without(line, job) == "FOLDER/others is a table that no archive began: take a place of its own"
+    assert without(line, job) == "FOLDER/others is a table that no archive has created: use another place"
 
 
 @long

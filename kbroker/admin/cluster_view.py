@@ -114,7 +114,7 @@ def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView
 
 
 def view_with(admin: Any, name: str) -> ClusterView:
-    """Request a topic's metadata. If it is missing, request all topics: it may be a view whose source is deleted."""
+    """Request a topic's metadata. If the topic is missing, request all topics: it may be a view without a source."""
     found = cluster_view(admin, [name])
     return found if name in found.topics or name in found.refused else cluster_view(admin)
 

@@ -301,7 +301,7 @@ class Originals:
         return copy.key, copy.value, tuple(each for each in copy.headers if not is_own_header(each[0]))
 
     def told(self, letter: DeadLetter) -> tuple[tuple[bytes | None, bytes | None, Headers] | None, str | None]:
-        """Return a record as `of` does; if there is none, also return the reason."""
+        """Return the record that `of` returns, and None; if there is no record, return None and the reason."""
         try:
             found = self.of(letter)
         except AdminError as error:

@@ -99,11 +99,11 @@ def new_offsets(
             raise AdminError(f"partition {each.partition} of {each.topic} is gone, or has no leader")
         if (target.shift is not None or target.current) and each not in committed:
             what = "stay" if target.current else "be shifted"
-            raise AdminError(f"nothing is committed for {each.topic} {each.partition}: it cannot {what}")
+            raise AdminError(f"{each.topic}-{each.partition} has no committed offset, so the offset cannot {what}")
     earliest, latest = offsets.of(OffsetSpec.EARLIEST), offsets.of(OffsetSpec.LATEST)
     for each in partitions:
         if each not in earliest or each not in latest:
-            raise AdminError(f"the leader of {each.topic}-{each.partition} does not know yet where it ends")
+            raise AdminError(f"the leader of {each.topic}-{each.partition} does not know the end offset yet")
     at_time = {} if target.time_ms is None else offsets.of(target.time_ms)
     new = {}
     for each in partitions:

@@ -91,9 +91,9 @@ def connection_of(
     *,
     profile_counts: bool,
 ) -> Connection:
-    """Return the connection; single settings override the file, which overrides the profile.
+    """Return the connection. `settings` override the file's settings, and these override the profile's settings.
 
-    With `profile_counts` the profile's address overrides `bootstrap`. Raises AdminError.
+    With `profile_counts`, the profile's address overrides `bootstrap`. Raises AdminError.
     """
     found: dict[str, Any] = {}
     if profile is not None:

@@ -36,7 +36,7 @@ def known_partitions(consumer: Any, topic: str) -> set[int]:
     """Return the numbers of a topic's partitions; raises AdminError if the topic does not exist."""
     known: set[int] = set()
     names: list[str] = []
-    # kafka-python raises this error if an update of its metadata, only for this topic, has just begun.
+    # kafka-python raises this error while it updates its metadata of only this topic.
     with suppress(UnknownTopicOrPartitionError):
         known = set(consumer.partitions_for_topic(topic))
         names = [] if known else sorted(consumer.topics())

@@ -161,9 +161,9 @@ class Replay:
     def execute(self, connection: Connection) -> list[Row]:
         """Write the dead letters to their targets; return the replayed and the skipped dead letters.
 
-        Ends an earlier replay that still runs. Raises AdminError if a dead letter cannot be replayed, or if the mark
-        differs from the mark in the preview. The records of transactions that were committed before the error then
-        stay, and the mark is after their dead letters.
+        Ends any other replay that still runs. Raises AdminError if a dead letter cannot be replayed, or if the mark
+        differs from the preview's mark. Transactions that were committed before the error stay: their records are in
+        the targets, and the mark is after their dead letters.
         """
         rows: dict[tuple[object, ...], Row] = {}
         mark = mark_of(self._wanted.topic)

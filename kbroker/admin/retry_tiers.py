@@ -122,7 +122,7 @@ def _wanted(
     """
     found = topic_config(admin, [topic], _RETENTION).get(topic)
     if found is None:
-        raise AdminError(f"the configs of {topic} cannot be read, and its tiers need its {_RETENTION}")
+        raise AdminError(f"the configs of {topic} cannot be read, but its tiers need {_RETENTION}")
     retention = int(found)
     wanted: dict[str, Mapping[str, str]] = {}
     for delay in delays:

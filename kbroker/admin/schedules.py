@@ -35,7 +35,7 @@ TARGET: Final = "schedule.target.topic"
 _BYTES_OF_ONE: Final = 64 * 1024
 NEXT_TIMES: Final = 5
 _TIMES_MORE: Final = 10
-"""To find the wanted number of records with an error, a search examines this multiple of the number."""
+"""If N records with an error are wanted, the search examines this number times N records."""
 
 
 class NoScheduleTopic(AdminError):  # noqa: N818 - an outcome

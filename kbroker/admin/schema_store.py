@@ -287,7 +287,7 @@ class KafkaStore:
             piece, broken = await self._threads[0].call(lambda at=at: self._writer.read(at, 100))  # type: ignore[misc]
             await self._take_in(replayed, at, piece, broken)
             if self.position <= at and loop.time() >= until:
-                raise _Behind(f"{SCHEMAS_TOPIC} has an open transaction before its end")
+                raise _Behind(f"an open transaction in {SCHEMAS_TOPIC} hides the records after its beginning")
 
     def _saw_topic(self, which: int) -> None:
         """Drop the state if the topic was created anew since the last check of this connection."""

@@ -1,7 +1,7 @@
 """Requests to a schema registry with Confluent's API, over HTTP: the registry of kbroker, Confluent's, or any other.
 
 Owns the connection, with basic authentication if the address contains a user. Owns the errors: a refusal contains the
-registry's code and text. Uses the standard library only, since a verb sends few requests.
+registry's code and text. Uses only the standard library, because a verb sends few requests.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class StuckRecord:
     "delivered again": a share group has delivered the record several times.
     """
     times: int
-    """The number of owners that left, of checks that saw the same fetch, or of deliveries."""
+    """How often the cause was observed: owners that left, checks that saw the same fetch, or deliveries."""
     since_ms: int
     """The time of the first evidence, in ms since 1970."""
 
@@ -117,9 +117,9 @@ class Skip:
 
 
 def plan_skip(admin: Any, group: str, place: tuple[str, int] | None, to: str | None, *, drop: bool) -> Skip:
-    """Return the skip of the record that a group does not get past.
+    """Return the plan to skip the record that a group does not get past.
 
-    If there are several such records, `place` names the partition of one. The copy goes to `to`, by default to
+    If there are several such records, `place` selects one by its partition. The copy goes to `to`, by default to
     dlq.TOPIC; with `drop` there is no copy. Raises AdminError.
     """
     found = [each for each in stuck_records(admin, [group]) if place in (None, (each.topic, each.partition))]

@@ -41,7 +41,7 @@ _Owner = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class PartitionTiers:
-    """A partition's offsets and bytes in both tiers; None for what is unknown."""
+    """A partition's offsets and bytes in both tiers. Unknown values are None."""
 
     topic: str
     partition: int

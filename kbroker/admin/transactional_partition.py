@@ -1,4 +1,4 @@
-"""One partition of any Kafka, written in transactions under a fixed transactional id, and read committed.
+"""One partition of any Kafka: writes in transactions with a fixed transactional id, and reads of committed records.
 
 Owns the requests of a transaction and their order: InitProducerId fences the writer that used the id before; then for
 each transaction AddPartitionsToTxn, Produce, EndTxn. Owns the connection, and opens a new connection after each

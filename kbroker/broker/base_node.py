@@ -154,7 +154,7 @@ class Node(LogEvents, ABC):
         self.metadata = metadata
         self.addresses: list[Address] = []
         self.failed: asyncio.Future[str] = loop.create_future()
-        """A future of the reason for a stop: all log directories, or the directory with the metadata, have failed."""
+        """A future with the reason to stop: all log directories, or the directory with the metadata, have failed."""
         self.replicas = replicas
         self.registry: RegistryService | None = None
         """The schema registry, once `open_registry` has opened it."""

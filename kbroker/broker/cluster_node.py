@@ -387,9 +387,9 @@ class ClusterNode(Node):
             raise OSError(f"the registry of broker {known.leader} cannot be looked up: {error}") from None
 
     def forget_registry(self, broker: int) -> None:
-        """Forget a registry's address: no registry answers there, or it is not the leader.
+        """Forget a registry's address, because no registry answers there, or the registry is not the leader.
 
-        Read it again when needed.
+        The address is read again when it is needed.
         """
         self._registries.forget(broker)
 
@@ -427,7 +427,7 @@ class ClusterNode(Node):
         return self._marker_targets.of(node_id)
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
-        """Return a partition's leader, or NO_LEADER. The controller may not have sent a missing partition yet."""
+        """Return a partition's leader; NO_LEADER if the controller has perhaps not sent the partition yet."""
         known = super()._leader_of(partition)
         return NO_LEADER if known is None and self.member.may_be_unsent(partition[0]) else known
 

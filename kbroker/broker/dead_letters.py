@@ -268,7 +268,7 @@ def _size_of_bytes(content: Field | bytearray | None) -> int:
 
 
 def _size_of_number(value: int) -> int:
-    """Return the size in bytes of an encoded number >= 0. Each byte has seven bits of the number and its sign."""
+    """Return the size in bytes of an encoded number >= 0. One bit is the sign; each byte contains seven bits."""
     return (value.bit_length() + 7) // 7
 
 

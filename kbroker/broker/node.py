@@ -135,8 +135,8 @@ class BrokerNode(Node):
             take_configs(config, controller.state)
             configure_dirs(logs, config)
             if controller.state.topics and not logs.was_clean:
-                # Do this first: a start that is cancelled after it has read all logs closes them cleanly. The next
-                # start would then begin no new leader epochs.
+                # Begin new leader epochs before the logs are read. A start that is cancelled after the read closes the
+                # logs cleanly, and then the next start would begin no new leader epochs.
                 controller.bump_leader_epochs()
             await load_logs(
                 logs, config, clock, controller.state.topics.get, controller.has_partition, controller.deleted_topics
@@ -230,7 +230,8 @@ class BrokerNode(Node):
         if self._lost_while_hosting is None:
             super().partitions_lost(keys)
             return
-        # Lose them now: a lost partition that is not hosted yet would otherwise be created empty in another directory.
+        # Record the loss before the hosting continues. Otherwise a lost partition that is not hosted yet would be
+        # created empty in another directory.
         self._lost_while_hosting += keys
         self.replicas.lose(keys)
 

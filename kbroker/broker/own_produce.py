@@ -123,7 +123,7 @@ class PeerPool:
         self._used: dict[tuple[int, int], int] = {}
 
     async def ask(self, node_id: int, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
-        """Send a request, as `PeersByNode.ask`."""
+        """Send a request like `PeersByNode.ask`."""
         used = self._used
         number = min(range(len(self._peers)), key=lambda each: used.get((node_id, each), 0))
         place = node_id, number

@@ -21,7 +21,7 @@ class Places:
         self._users: dict[Hashable, int] = {}
 
     def __len__(self) -> int:
-        """Return the number of brokers with work that has, or waits for, a place."""
+        """Return the number of brokers for which any work has a place or waits for a place."""
         return len(self._of)
 
     @asynccontextmanager

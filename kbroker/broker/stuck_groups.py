@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 LOOK_MS: Final = 2_000
 """The time in ms between two looks, which are the periodic searches for stuck groups."""
 ENDS_MS: Final = 5_000
-"""The time in ms for which a look waits for the ends of partitions from their leaders."""
+"""The time in ms for which a look waits until the leaders have returned the end offsets of their partitions."""
 _TEXTS: Final = {
     LEFT: "{} members in turn have owned the partition and left without a commit",
     READ_AGAIN: "a member has fetched the record again for some time, at least {} times",
@@ -102,7 +102,7 @@ class StuckGroups:
         self._next_ms = clock.monotonic_ms() + LOOK_MS
         self._offsets = StuckOffsets()
         self._before: dict[_Key, dict[Client, int]] = {}
-        """The offset that each client fetched last from a partition, before the last look."""
+        """By partition: the offset of each client's last fetch before the last look."""
         self._again: dict[tuple[_Key, Client, int], int] = {}
         """The number of consecutive searches that have found the same fetch."""
         self._newest: WeakKeyDictionary[GroupShard, int] = WeakKeyDictionary()
@@ -125,7 +125,7 @@ class StuckGroups:
             yield (*key, offset, *client, looks)
 
     def tick(self) -> None:
-        """Begin a look if it is due, and the previous look has ended."""
+        """Start the next check of the groups if the check is due and the previous check has ended."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_ms and (self._looking is None or self._looking.done()):
             self._next_ms = now_ms + LOOK_MS

@@ -149,7 +149,7 @@ def _checks_name(config: BrokerConfig) -> bool:
     key = f"{_PREFIX}.endpoint.identification.algorithm"
     algorithm = config.get_str(key)
     if algorithm.upper() not in ("", "HTTPS"):
-        raise ConfigError(f"{key} is {algorithm}; it may be HTTPS, or empty, so that no name is checked")
+        raise ConfigError(f"{key} is {algorithm}; it must be HTTPS, or empty to check no name")
     return bool(algorithm)
 
 

@@ -48,7 +48,7 @@ _BACKLOG: Final = 128
 _SERVICES: Final = {"control": CONTROL, "console": CONSOLE, "registry": REGISTRY}
 _OF_TRACES: Final = "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.producer")
-"""The loggers of the console's Kafka client. They log each connection, and would so fill the broker's log."""
+"""The loggers of the console's Kafka client. They log each connection, which would fill the broker's log."""
 log = logging.getLogger(__name__)
 
 

@@ -48,7 +48,7 @@ def wide(header: str, of: str | Callable[[Any], object] = "") -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with their columns for people. A column that is only a text shows the value of the key of this name."""
+    """Rows, and the columns that people see. A column that is only a text shows the value of this key in each row."""
 
     rows: Sequence[Any]
     columns: Sequence[Column | str]

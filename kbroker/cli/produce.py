@@ -69,7 +69,7 @@ class LineFormat:
     empty_is_null: bool = False
 
     def parse(self, line: bytes) -> Message:
-        """Return the record of a line. A value that stands for null stays as typed, and `is_null` recognizes it."""
+        """Return the record of a line. If the value stands for null, the record has the typed text: see `is_null`."""
         value = line.removesuffix(b"\n")
         headers: Headers = []
         if self.headers_delimiter is not None and self.headers_delimiter in value:

@@ -104,7 +104,7 @@ def _key(text: str) -> str:
 
 
 def _value(key: str, text: str) -> str:
-    """Return a value in the file's form: a single backslash would escape the next character."""
+    """Return a value in the file's form. Double each backslash: a single one would escape the next character."""
     if "\n" in text or "\r" in text:
         raise click.UsageError(f"{key}: a value is one line")
     return text.replace("\\", "\\\\")

@@ -1,4 +1,4 @@
-"""`kbroker topic reassign`: set the replicas of one partition, or of many by a file or a generated proposal.
+"""`kbroker topic reassign`: set the replicas of one partition, or of all partitions in a file or proposal.
 
 Owns the verb. The file has the format of kafka-reassign-partitions, so that both tools can be used in turn.
 """
@@ -187,7 +187,8 @@ def _report_verified(admin: Any, moves: Moves, output: Output, *, keep: bool) ->
         _end_throttles(admin, moves, {key: list(map(int, each["replica_nodes"])) for key, each in known.items()})
     elsewhere = sum(row["state"] == "is elsewhere" for row in rows)
     if elsewhere:
-        raise click.ClickException(f"{elsewhere} partitions have other replicas and do not move: give the file again")
+        text = f"{elsewhere} partitions have other replicas and are not being moved: give the file again"
+        raise click.ClickException(text)
 
 
 def _end_throttles(admin: Any, moves: Moves, now: Mapping[Key, list[int]]) -> None:

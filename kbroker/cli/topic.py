@@ -90,7 +90,7 @@ def create(
 ) -> None:
     """Create topics."""
     if replica_assignment is not None and (partitions is not None or replicas is not None):
-        raise click.UsageError("--replica-assignment says how many there are: not with --partitions or --replicas")
+        raise click.UsageError("--replica-assignment also sets both numbers: omit --partitions and --replicas")
     set_configs = _assignments(configs)
     failures = []
     with connection.admin() as admin:

@@ -253,7 +253,7 @@ def _check_schedules(values: Mapping[str, Value]) -> None:
     policy = values["cleanup.policy"]
     if isinstance(policy, tuple) and "compact" in policy:
         raise InvalidConfig(
-            "schedule.enable and cleanup.policy=compact exclude each other: a newer key removes an older"
+            "schedule.enable and cleanup.policy=compact exclude each other: compaction would remove pending records"
         )
     if _number(values["delivery.delay.ms"]):
         raise InvalidConfig("schedule.enable and delivery.delay.ms exclude each other: headers name the time")

@@ -54,7 +54,7 @@ def _check_logins(config: BrokerConfig, configs: Mapping[str, str]) -> None:
         text = config.stored.effective(name, configs[name])
         if text.strip():
             if len(text) > _LONGEST_LOGIN:
-                raise InvalidConfig(f"{name} has {len(text)} characters, of {_LONGEST_LOGIN} at most")
+                raise InvalidConfig(f"{name} has {len(text)} characters; at most {_LONGEST_LOGIN} are allowed")
             try:
                 count = sum(map(len, parse_jaas(f"KafkaServer {{ {text} }};").values()))
             except JaasError:

@@ -263,7 +263,7 @@ class BrokerConfig:
         return key.default
 
     def group_defaults(self) -> dict[str, Value]:
-        """Return the value of each group key in a group that does not set the key."""
+        """Return the default of each group key. A group that does not set the key uses this default."""
         defaults = {
             name: self._values[key.synonyms[0].name] if key.synonyms else key.default for name, key in GROUP.items()
         }

@@ -62,7 +62,7 @@ def environment() -> Environment:
 
 def breakable(name: str) -> Markup:
     """Return a name that a browser may wrap after dots, dashes and the like, but not within a word."""
-    return Markup(_BEFORE_A_BREAK.sub(r"\g<0><wbr>", str(escape(name))))  # escape sequences do not contain these
+    return Markup(_BEFORE_A_BREAK.sub(r"\g<0><wbr>", str(escape(name))))  # no HTML escape contains these characters
 
 
 def rendered(template: Template, part: str, facts: dict[str, Any]) -> str:

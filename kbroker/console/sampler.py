@@ -47,7 +47,7 @@ _MOST_PARTITIONS: Final = 20_000
 _MOST_TOPICS: Final = 2_000
 _MOST_GROUPS: Final = 500
 _MOST_JUDGED: Final = 1_000
-"""The maximum number of topics whose min.insync.replicas one round requests. These topics are not fully in sync."""
+"""One round requests min.insync.replicas of at most this number of topics that are not fully in sync."""
 _JUDGED_FOR_S: Final = 60.0
 _MOST_STOPS: Final = 20_000
 _GROUPS_AT_ONCE: Final = 100

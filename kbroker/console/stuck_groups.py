@@ -54,7 +54,7 @@ class StandingStill:
         self._stops: dict[str, dict[Key, Stop]] = {}
 
     def update(self, group: str, committed: Mapping[Key, int], ends: Mapping[Key, int], at: float) -> None:
-        """Record a group's committed offsets at a time; the group has members."""
+        """Record the committed offsets, at the time `at`, of a group that has members."""
         before = self._stops.get(group, {})
         room = self._most - self._count + len(before)
         stops: dict[Key, Stop] = {}

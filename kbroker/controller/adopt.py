@@ -176,7 +176,7 @@ def _is_fresh(topic: TopicState, controller: Controller) -> bool:
         raise AdoptError(f"the id of {topic.name}'s files is that of the topic {other}")
     if known is not None and len(known.partitions) != len(topic.partitions):
         raise AdoptError(
-            f"{topic.name} is recorded with {len(known.partitions)} partitions, the files have {len(topic.partitions)}"
+            f"{topic.name} has {len(known.partitions)} recorded partitions, but files of {len(topic.partitions)}"
         )
     return known is None
 

@@ -58,7 +58,7 @@ PERSISTENT: Final = (
     LOG_DIR_EVENTS,
     *(f"{CONFIG}/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips", "groups")),
 )
-"""The znodes without data that every broker creates at its start, with their parents, if they are missing."""
+"""Znodes without data. Every broker creates these znodes and their parents at its start if they are missing."""
 DEFAULT_ENTITY: Final = "<default>"
 RECOVERING: Final = 1
 

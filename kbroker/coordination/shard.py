@@ -115,7 +115,10 @@ class Outcome:
     def when_written(
         self, act: Callable[[Outcome, int], None], otherwise: Callable[[Outcome, int], None] | None = None
     ) -> None:
-        """Run `act` (or `otherwise`, if the append failed) in `after`, after the functions of earlier calls."""
+        """Register `act` to run in `after`, or `otherwise` to run there if the append failed.
+
+        Functions of several calls run in the order of the calls.
+        """
         before = self.after
 
         def after(code: ErrorCode, now_ms: int) -> Outcome:

@@ -134,6 +134,6 @@ class Opposite(NamedTuple):
 
 Condition = Always | Compare | Within | Like | Missing | Truth | Both | Either | Opposite
 OPPOSITES: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-"""For each comparison, the opposite: it is true where the first is false. Both are unknown for the same operands."""
+"""For each comparison, its opposite: true where the comparison is false, and unknown where it is unknown."""
 TURNED: Final = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 """For each comparison, the comparison that means the same after the two sides are exchanged."""

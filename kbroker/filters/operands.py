@@ -1,7 +1,7 @@
 """The operands of an expression: functions that read a record or its decoded value, or that calculate.
 
-Owns the definition of a field: the header that counts, the bytes that are text, the values that are JSON. An operand is
-None where it is unknown. It never raises, and the size of the record bounds its work.
+Owns the definition of a field: the header that counts, the bytes that are text, the values that are JSON. An unknown
+operand has the value None. An operand never raises, and its work is limited by the size of the record.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Final
 from kbroker.filters.expressions import Segment
 
 MOST_WORK: Final = 4_000_000
-"""The maximum product of the lengths of text and pattern if a segment with `_` is between two `%`."""
+"""The maximum product of the text's length and the pattern's length. Applies to patterns with `_` between two `%`."""
 Match = Callable[[str], bool | None]
 """A function that returns whether a text matches; None if the check would take too long."""
 

@@ -97,10 +97,10 @@ class Prefilter:
         return False
 
     def places(self, data: bytes, passed: Callable[[int], int]) -> list[int] | None:
-        """Return positions in uncompressed records.
+        """Return positions in uncompressed records; each matching record contains at least one of these positions.
 
-        Each record that matches contains one of them. `passed` returns the end of the record at a position; the rest of
-        this record is not searched. Return None if any record may match.
+        After a position is found, the search continues at the end of its record, which `passed` returns. Return None if
+        any record may match.
         """
         if self.needles is None or len(data) * (len(self._alone) + len(self._behind)) > MOST_BYTES:
             return None

@@ -216,10 +216,11 @@ class Offsets:
         return records
 
     def of_deleted_topics(self, deleted: Mapping[str, bytes]) -> Iterator[CoordinatorRecord | None]:
-        """Hide the offsets in deleted topics (name to id), and return their tombstones.
+        """Hide the committed offsets of deleted topics, and return an iterator of the tombstones for these offsets.
 
-        The iterator examines one offset at a time. It yields None for a transaction's offset that stays. Later commits
-        belong to a new topic of the same name, and are not hidden.
+        `deleted` maps topic names to topic ids. The iterator examines one offset at a time. It yields None for an
+        offset of a transaction if that offset stays. Later commits belong to a new topic of the same name, and are not
+        hidden.
         """
         newest = self._newest
         for name, topic_id in deleted.items():

@@ -41,7 +41,7 @@ class Stuck(NamedTuple):
     READ_AGAIN: a member fetches the record again. DELIVERED_AGAIN: a share group delivers the record again.
     """
     times: int
-    """The number of owners that left, of checks that found another fetch, or of deliveries."""
+    """How often the cause was observed: owners that left, checks that found another fetch, or deliveries."""
     since_ms: int
     """The time of the first evidence, in ms since 1970."""
 
@@ -75,7 +75,7 @@ class StuckOffsets:
         self._at(place, offset, now_ms).left += 1
 
     def read_again(self, place: Place, offset: int, looks: int, now_ms: int) -> None:
-        """Record that a member fetched the record at the committed offset again, in `looks` successive checks."""
+        """Record that `looks` successive checks saw a member fetch the record at the committed offset again."""
         self._at(place, offset, now_ms).looks = looks
 
     def delivered_again(self, place: Place, offset: int, deliveries: int, now_ms: int) -> None:
@@ -122,7 +122,7 @@ class StuckOffsets:
         return found
 
     def untold(self) -> list[tuple[str, Stuck]]:
-        """Return each record once, when its evidence suffices for the first time."""
+        """Return the stuck records that no earlier call has returned."""
         found = []
         for group, records in self.stuck().items():
             for each in records:

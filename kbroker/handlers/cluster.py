@@ -109,7 +109,7 @@ async def describe_quorum(ctx: RequestContext, request: DescribeQuorumRequest) -
 
 
 def _is_metadata(request: DescribeQuorumRequest) -> bool:
-    """Whether the request names only the metadata log's only partition."""
+    """Whether the request names exactly one partition: the single partition of the metadata log."""
     if len(request.topics) != 1 or request.topics[0].topic_name != TOPIC:
         return False
     partitions = request.topics[0].partitions

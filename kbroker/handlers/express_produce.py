@@ -197,9 +197,9 @@ def _uvarint_bytes(value: int) -> int:
 
 
 def _layout(version: int, flexible: bool, name: str, topic_id: Any, index: int) -> tuple[Any, Any, bool]:
-    """Return the packing function of a response, the bytes around its numbers, and whether it has a log start offset.
+    """Return a response's packing function, the bytes around its numbers, and whether it has a log start offset.
 
-    The function encodes a response with recognizable numbers, and finds these numbers in the bytes.
+    To find the places of the numbers, encode a response with recognizable numbers, and search for them in the bytes.
     """
     partition = PartitionProduceResponse(index, 0, _OFFSET, _TIME, _START)
     answer = ProduceResponse([TopicProduceResponse(name, topic_id, [partition])])

@@ -154,7 +154,7 @@ class _Many:
     def __init__(self, work: Fetch) -> None:
         self._work = work
         self._found: list[PartitionData | None] = [None] * len(work.items)
-        """The last result of each partition. It is None if there is data to send, because the data is read again."""
+        """The last result of each partition. None if the partition has data to send: this data is read again later."""
         self._sizes: dict[int, int] = {}
         self._total = 0
         self._urgent: set[int] = set()

@@ -36,7 +36,7 @@ _PAUSE_SECONDS: Final = 1.0
 Without a minimum, unknown clients could cause reads at any rate.
 """
 _HOLDS_SECONDS: Final = 30.0
-"""The age at which the known hosts are read again when a known broker sends a request."""
+"""When a known broker sends a request, the hosts are read again if the last read is older than this."""
 _READ_SECONDS: Final = 5.0
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

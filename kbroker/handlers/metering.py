@@ -70,7 +70,7 @@ class Metering:
         """The time at which the loop resumed its work on this request; None while the loop does other work."""
 
     def begin(self, principal: Principal, client_id: str | None, size: int, since: float) -> None:
-        """Begin a request of `size` bytes. `since` is the time, as of `now`, at which the loop began to work on it."""
+        """Begin a request of `size` bytes. The loop began to work on the request at the time `since` (by `now`)."""
         self.user, self.client_id, self.size = principal.name, client_id, size
         self.running, self.pause_ms = True, None
         self.mutated_until_ms = 0.0

@@ -30,7 +30,7 @@ def mirrored(
     """Return a function that builds an error response with one element for each element of the list `asked`.
 
     With `default_message`, the error message is Kafka's text for the code, not the text of the failure. `fields` are
-    values of elements.
+    the values of further fields of every element.
     """
     answers = answers_of(response)
 

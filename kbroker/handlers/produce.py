@@ -79,9 +79,10 @@ def produce(
 ) -> Reply[ProduceResponse]:
     """Append the batches to their partitions, one after another.
 
-    `checked` means that the request has no fault for which it is refused completely. If a checked request is a piece of
-    a larger request, its uncommitted batches are added to `later`. A request with several partitions is always checked
-    before the first append. A request with one partition is checked before the append only if its batch is unusual.
+    `checked` means that no check has found a fault for which the complete request is refused. If a checked request is a
+    piece of a larger request, its uncommitted batches are added to `later`. A request with several partitions is
+    always checked before the first append. A request with one partition is checked before the append only if its batch
+    is unusual.
     """
     left = FEW - len(request.topic_data)
     for topic in request.topic_data if left >= 0 else ():

@@ -182,7 +182,10 @@ async def _later(work: _Work, answer: Verdicts | Awaitable[Verdicts]) -> Produce
 
 
 async def _try(work: _Work, answer: Verdicts | Awaitable[Verdicts]) -> ProduceResponse | None:
-    """Retry for a short time while the previous transaction ends. A producer of version 2 cannot know about this."""
+    """Append, but retry for a short time while the previous transaction ends.
+
+    A producer with transaction version 2 cannot know that the previous transaction has not ended yet.
+    """
     config, clock = work.ctx.services.config, work.ctx.services.clock
     pause_ms = config.get_int("add.partitions.to.txn.retry.backoff.ms")
     until_ms = clock.monotonic_ms() + config.get_int("add.partitions.to.txn.retry.backoff.max.ms")

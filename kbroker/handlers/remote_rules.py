@@ -27,9 +27,9 @@ def check_names_no_segments(topic: str, *, is_tiered: bool) -> None:
 
 
 def why_not_remote(topic: str, before: Mapping[str, str], after: Mapping[str, str], *, is_tiered: bool) -> str | None:
-    """Return the reason if a topic may not have its new configs because of remote storage, else None.
+    """Return the reason why remote storage forbids a topic's new configs, or None if it does not.
 
-    The text about switching remote storage off is Kafka's.
+    If the change would switch off remote storage, the reason has Kafka's text.
     """
     if topic == REMOTE_LOG_METADATA_TOPIC and is_tiered:
         for name, value in _KEPT.items():

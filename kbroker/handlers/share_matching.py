@@ -49,7 +49,7 @@ class Matching:
             self._offsets += [opened.offset(index) for index in indexes]
 
     async def others(self, got: Sequence[Acquired]) -> list[Span]:
-        """Return the offsets in acquired ranges without a match, in order."""
+        """Return the offsets of the acquired ranges that are not matches, in order."""
         spans: list[Span] = []
         for first, last, _ in got:
             at = first

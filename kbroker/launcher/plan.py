@@ -34,7 +34,7 @@ OWN_KEYS: Final = frozenset(
         "zookeeper.connect",
     }
 )
-"""The settings that differ between brokers, so that --set must not set them for all brokers."""
+"""The settings that differ between brokers. Therefore --set must not set them for all brokers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,10 +141,10 @@ def check_own(records: memoryview, rules: BatchRules) -> BatchHeader:
 
 
 def check_replicated(batch: memoryview, latest_epoch: int) -> BatchHeader:
-    """Check a batch from the leader, which has made all other checks; return the header or raise AppendError.
+    """Check a batch from the leader, and return its header. Raises AppendError.
 
-    The size is not checked, since an earlier setting of the topic may have allowed it. The records are also not
-    checked.
+    The leader has already checked the records. The batch's size is not checked, because an earlier setting of the topic
+    may have allowed this size.
     """
     try:
         header = parse_header(batch)

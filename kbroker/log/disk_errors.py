@@ -63,7 +63,7 @@ class DiskTrouble:
         self.refusal = reason
 
     def found_damage(self, offset: int, now_ms: int) -> None:
-        """Handle a read that found damage. Log it at most once a minute, since readers retry."""
+        """Handle a read that found damage. Log the damage at most once a minute, because readers retry."""
         if self.damaged_at is None or now_ms - self._reported_damage_ms >= _DAMAGE_EVERY_MS:
             self._reported_damage_ms = now_ms
             logger.error("%s: the log is damaged at offset %d: readers get CORRUPT_MESSAGE", self._name, offset)

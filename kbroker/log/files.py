@@ -44,7 +44,7 @@ def offset_of(name: str) -> int | None:
 
 
 def open_descriptor(path: str, flags: int) -> int:
-    """Open a file; if no descriptor is left, close files of segments first. Raise OSError."""
+    """Open a file. If no descriptor is left, close files of segments, and try again. Raises OSError."""
     return retried(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
 
 
@@ -76,7 +76,7 @@ class FileHandle:
 
 
 def write_all(fd: int, data: bytes, position: int) -> None:
-    """Write all of `data` at `position`; raise OSError after a partial write."""
+    """Write all of `data` at `position`. Raises OSError if only a part could be written."""
     written = os.pwrite(fd, data, position)
     if written != len(data):
         raise OSError(errno.ENOSPC, f"no space left on the device: wrote {written} of {len(data)} bytes")

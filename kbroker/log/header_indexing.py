@@ -75,7 +75,7 @@ class _Rests(Pauses):
 
 
 def is_of(index: HeaderIndex, file: OpenFile, base_offset: int, size: int) -> bool:
-    """Whether an index was made from this log file; some batches of the file are compared. Raise OSError."""
+    """Whether an index was made from this log file. Compares some batches of the file. Raises OSError."""
     if (index.base_offset, index.log_size) != (base_offset, size):
         return False
     for position, offset, crc in index.samples():

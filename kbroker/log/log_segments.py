@@ -21,7 +21,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.segment.segment import Segment
 
-_UNDATED = -1  # the time of a deletion by a caller without a clock: the delay starts when the next call passes a time
+_UNDATED = -1  # the deletion has no time yet: its delay starts when the next call passes a time
 
 
 def _no_segment() -> None:
@@ -219,9 +219,9 @@ class Segments:
         self.deleted_files.add(segment, segment.mark_deleted(), config, now_ms)
 
     def remove_first(self, count: int, config: LogConfig, now_ms: int) -> list[Segment]:
-        """Remove the first `count` segments, like `remove`; the active segment must not be one of them.
+        """Remove the first `count` segments, like `remove`. The active segment must not be one of these segments.
 
-        If a file cannot be renamed, its segment and the segments after it stay, for another attempt. Raise OSError.
+        Raises OSError if a file cannot be renamed. Its segment and the later segments then stay for another attempt.
         """
         removed: list[Segment] = []
         try:

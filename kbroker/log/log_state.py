@@ -199,7 +199,7 @@ class LogState:
         self._rebuilding: Coroutine[Any, Any, None] | None = None  # rebuilds the producers' state after a truncation
         self._times = TimestampSearch(self.segments)
         self.maturity: Maturity | None = None
-        """The offset up to which consumers may read, and its state; None for a topic without `delivery.delay.ms`."""
+        """The offset up to which consumers may read, and how it is computed. None without `delivery.delay.ms`."""
         self._trouble = DiskTrouble(self._rules.name, host.on_disk_error)
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
@@ -284,7 +284,7 @@ class LogState:
     async def readable_end(self, now_ms: int, *, committed: bool = False) -> int:
         """Return the end of the range that consumers can read.
 
-        With `committed`, return the end for consumers that read only completed transactions. Raise OSError.
+        With `committed`, return the end for consumers that read only completed transactions. Raises OSError.
         """
         while True:
             end = self.mature_end(now_ms)
@@ -375,7 +375,7 @@ class LogState:
     # -- truncation -------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
-        """Remove the batches from `offset` on. Raise OSError, or AppendError after an earlier failure."""
+        """Remove the batches from `offset` on. Raises OSError, or AppendError after an earlier failure."""
         self._cut(offset, now_ms)
         self.finish_truncation()
 

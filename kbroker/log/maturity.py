@@ -54,7 +54,7 @@ class Maturity:
         self.end = end
         """The mature end after the last step."""
         self.is_behind = True
-        """Whether the next step may find further mature batches without a change of the time."""
+        """Whether the next step may find further mature batches even if the time does not advance."""
         self._held_ms: int | None = None  # the append time of the batch at `end`, if it was too young
         self._unreadable_end = -1  # the offset after a damaged batch's first offset, if the end was moved there
         self._future_end = -1  # some batches before this offset have timestamps in the future, as seen at `_noticed_ms`

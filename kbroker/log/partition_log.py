@@ -50,7 +50,7 @@ _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
 _HELD_COUNTED = 128
-"""The maximum number of segments that are counted as kept for pending records."""
+"""Of the segments that are kept only because of pending records, at most this number are counted."""
 FEW_PRODUCERS = 500
 """The maximum number of producers in a snapshot that a roll writes immediately. The write takes half a millisecond."""
 
@@ -372,7 +372,7 @@ class PartitionLog(LogState):
         return [(txn.producer_id, txn.first_offset) for txn in self._aborted().overlapping(start_offset, end_offset)]
 
     async def aborted_entries(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that overlap [start, end), with their markers' offsets; raise OSError."""
+        """Return the aborted transactions that overlap [start, end), with their markers' offsets. Raises OSError."""
         return await self._aborted().overlapping_in_pieces(start_offset, end_offset)
 
     def abort_markers(self, start_offset: int, end_offset: int) -> list[int]:
@@ -470,7 +470,7 @@ class PartitionLog(LogState):
         return 0 if is_unknown else self.log_end_offset
 
     def _close_active_if_due(self, now_ms: int) -> None:
-        """Close the last segment if it may leave the disk, because only closed segments are copied; raise OSError."""
+        """Close the last segment if it may leave the disk: only closed segments are copied. Raises OSError."""
         config, active = self.config, self.segments.active
         is_old = config.kept_locally_ms >= 0 and active.size and active.written_ms() < now_ms - config.kept_locally_ms
         if is_old or (config.kept_locally_bytes == 0 and active.size):
@@ -500,8 +500,8 @@ class PartitionLog(LogState):
             return 0
         if count == len(self.segments):
             self.roll(now_ms)
-        # The log start moves first, so that a reader before it gets OFFSET_OUT_OF_RANGE instead of an error about a
-        # missing segment.
+        # Move the log start first, so that a reader at a removed offset gets OFFSET_OUT_OF_RANGE instead of an error
+        # about a missing segment.
         self.log_start_offset = max(self.log_start_offset, self.segments.bases[count])
         if self.tier is not None and self.log_start_offset > self.tier.end_offset:
             self.tier.start_offset = max(self.tier.start_offset, self.log_start_offset)  # nothing was copied meanwhile

@@ -51,7 +51,7 @@ class RecordChecks(Protocol):
 
 
 class _Refuses:
-    """The checks of a broker without a schema registry. The object is also the only check that it returns."""
+    """The checks of a broker without a schema registry. `under` returns this object itself for every config."""
 
     is_quick = False
 

@@ -21,9 +21,9 @@ from kbroker.protocol.errors import Malformed
 _FIRST_COMPARED: Final = 64  # the number of records that must be alike before the rest of the batch is compared
 _WORTH_A_RUN: Final = 8  # the minimum number of records of a run; fewer records are read one by one
 _NEXT_COMPARED: Final = 32  # the number of records to read one by one before the next search for a run
-_FEW: Final = 6  # the maximum number of runs of a batch whose shape is kept
+_FEW: Final = 6  # a batch with more runs than this is not added to `_shapes`
 _MOST_SHAPES: Final = 256
-_MOST_SHAPED: Final = 4096  # the maximum number of records of a batch whose shape is kept
+_MOST_SHAPED: Final = 4096  # a batch with more records than this is not added to `_shapes`
 _GROWTH: Final = 16  # factor by which more records are compared while records are alike
 _LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 if a varint continues after the byte
 _NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 if the first byte of a size means a negative size: null
@@ -102,7 +102,7 @@ class Run(NamedTuple):
         return map(zigzag, zip(*columns, strict=True))
 
     def well_formed(self, data: bytes) -> bool:
-        """Return whether each record ends where its headers end, all in the same layout. Raise Malformed."""
+        """Whether each record ends where its headers end, and all headers have the same layout. Raises Malformed."""
         start, stride, end = self.position, self.stride, self.end
         if self.number == 1:
             return fields_at(data, start + self.key_at + max(self.key_size, 0), end) is not None
@@ -137,7 +137,7 @@ class Scattered:
         self._values: list[int] = []
 
     def read(self, data: bytes, most: int) -> None:
-        """Read up to `most` more records, but stop before a record without a key; raise Malformed, IndexError."""
+        """Read up to `most` more records, but stop before a record without a key. Raises Malformed and IndexError."""
         position = self.end
         for _ in range(most):
             size, place = data[position], position + 1

@@ -271,7 +271,7 @@ class _Findings:
         self.first = self.largest = _NO_TIMESTAMP
         """The first and the largest timestamp in ms."""
         self.smallest = _NO_TIMESTAMP
-        """The smallest timestamp in ms; NO_TIMESTAMP if no timestamp is smaller."""
+        """The smallest timestamp in ms, but at most NO_TIMESTAMP (-1)."""
         self.in_order = True
         self.begins_at_base = True
         """Whether the base timestamp is the first record's timestamp, as in every batch that this broker builds."""

@@ -327,7 +327,7 @@ class _Window:
         return found if found.number else None
 
     def check_sizes(self, number: int, place: int, largest: int) -> None:
-        """Raise Malformed if one of the `number` records that were just read from `place` on is too large."""
+        """Raise Malformed if any of the `number` records that begin at `place`, and were just read, is too large."""
         position = place - self._before
         for _ in range(number):
             size, position = read_varint(self._data, position)

@@ -52,7 +52,7 @@ class LoadedLog:
 
 @dataclass(frozen=True, slots=True)
 class LastStop:
-    """The facts about a log when its directory was last in use, from the checkpoints; absolute offsets."""
+    """The state of a log when its directory was last in use, as read from the checkpoints. Offsets are absolute."""
 
     clean: bool = True
     recovery_point: int = 0

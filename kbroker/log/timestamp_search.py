@@ -38,7 +38,7 @@ class TimestampSearch:
         self._segments = segments
 
     async def first_at(self, timestamp: int, extent: Callable[[], LogExtent]) -> Found | None:
-        """Find the first record with a timestamp of at least `timestamp`; raise ApiError(CORRUPT_MESSAGE)."""
+        """Find the first record with a timestamp of at least `timestamp`. Raises ApiError(CORRUPT_MESSAGE)."""
         passed = 0
         while True:
             start = max(extent().start_offset, passed)

@@ -255,7 +255,7 @@ _NAMES: Final = {
 
 
 async def quotas(node: Node, values: Values, most: int) -> None:
-    """Add the amount used of each quota, by the user and client id of the quota. List at most `most` quotas."""
+    """Add how much of each quota is used, by the quota's user and client id. List at most `most` quotas."""
     clients = node.quotas.clients
     now_ms = clients.now_ms()
     reported = 0

@@ -40,10 +40,10 @@ _SMALL = 16 * 1024
 It is also the maximum number of bytes that a busy connection receives in one call.
 """
 _OFTEN = 16
-"""The number of reports of the same bytes after which a connection that waits for its turn stops polling.
+"""A connection that waits for its turn stops polling after libuv has reported the same bytes this number of times.
 
-With more than a thousand waiting connections, libuv would report only these connections, because libuv returns only
-when fewer events are left.
+Otherwise, with more than a thousand waiting connections, libuv would report the same connections again and again, and
+no others.
 """
 _FLUSH_BYTES = 64 * 1024
 """If the responses have more bytes than this, they are sent before the next request is run."""
@@ -334,9 +334,10 @@ class Connection:
             self._make_room()
 
     def _ended_by_client(self) -> None:
-        """Close the connection after the current request (acks=0) and its response. The poller reports the end again.
+        """Close the connection after the current requests, because the client has closed its side.
 
-        If a request waits and no other request follows it, abandon the request: the client would not read the response.
+        If only one request waits, abandon this request and close immediately: the client would not read the response.
+        Otherwise stop reading; when reading continues, the poller reports again that the client has closed its side.
         """
         if self.state is _SERVING or (self.state is _WAITING and self._frames.kept is None):
             self.abort()

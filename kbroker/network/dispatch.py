@@ -195,7 +195,7 @@ class Dispatcher:
         self._apis = served(in_cluster=in_cluster)
         self._table: dict[int, Entry] = {}
         self.times = RequestTimes()
-        # By version: counts Produce requests that skip their handler, because such requests do not use an entry.
+        # By version: counters of Produce requests that skip their handler. These requests use no entry of the table.
         self._expressed = [self.times.tally(PRODUCE_KEY, version) for version in range(_PRODUCE_VERSIONS)]
         self._authorizer = authorizer
         self._brokers = brokers

@@ -138,7 +138,7 @@ class FrameBuffer:
         return None if kept is None else memoryview(kept)[: self.filled]
 
     def _believed(self, data: memoryview) -> int:
-        """Return the first size of the buffer: the frame's claimed size, up to a limit that grows with its bytes."""
+        """Return the frame's claimed size, but at most a limit that grows with the received bytes."""
         if len(data) < 4:
             return 4
         (size,) = _UNPACK_SIZE(data)

@@ -33,7 +33,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 log = logging.getLogger(__name__)
 
 HELD_LONG = 0.05
-"""The time in seconds above which a hold of the loop is counted and logged."""
+"""If one step blocks the loop for longer than this time in seconds, the step is counted and logged."""
 WAITED_LONG = 1.0
 """If the loop stands still without any work for longer than this time in seconds, a warning is logged.
 
@@ -58,7 +58,7 @@ class LoopWatch:
         self._collecting = self._worked_before = 0.0
         self._unlogged = 0
         self.held = 0
-        """The number of holds longer than HELD_LONG."""
+        """The number of times that the loop was blocked for longer than HELD_LONG."""
         self.longest_ms = 0.0
         self.level = logging.WARNING
         """The level of the lines in the log."""

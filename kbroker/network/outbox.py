@@ -85,13 +85,13 @@ Piece = Any
 BY_FILE_BYTES = 32 * 1024
 """Ranges of at least this size are sent by sendfile. For smaller ranges, a read and a gathered send take less time."""
 GATHERED_BYTES = 64 * 1024
-"""The maximum number of bytes of one response that are gathered. sendfile sends the rest: responses may wait long."""
+"""The maximum bytes of a response that are read into memory; sendfile sends the rest. Responses may wait for long."""
 TINY_BYTES = 1024
 """A range with fewer bytes than this is always gathered: a range object would use as much memory."""
 _LEAST_COST = 8 * 1024
 """The fixed cost of sending a range, as the number of bytes that could be sent in the same time."""
 _AT_ONCE = 4 * 1024 * 1024
-"""The maximum number of bytes sent to a client that reads them immediately, before other connections have a turn."""
+"""A client that reads immediately is sent at most this number of bytes before other connections have a turn."""
 _RANGE_BYTES = 200
 _BYTES = frozenset({bytes, bytearray, memoryview})
 

@@ -150,7 +150,7 @@ class Server:
             self._rates.limit_all(limits.connection_rates)
 
     async def listen(self, name: str, sock: socket.socket, *, serve: bool = True) -> int:
-        """Accept connections on a socket from `bind`; return its port. Raise OSError if the address is in use.
+        """Accept connections on a socket from `bind`, and return its port. Raises OSError if the address is in use.
 
         Without `serve`, clients that connect wait until `serve` is called.
         """

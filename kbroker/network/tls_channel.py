@@ -45,7 +45,7 @@ The bytes may be an incomplete record and some tiny records. Records of one byte
 _UNREAD_BYTES = 64 * 1024
 """The maximum number of bytes of TLS itself (responses to key updates) kept for a client that does not read."""
 _AT_ONCE = 1024 * 1024
-"""The maximum number of bytes sent to a client that reads them immediately, before other connections have a turn."""
+"""A client that reads immediately is sent at most this number of bytes before other connections have a turn."""
 _LEAST_COST = 8 * 1024
 
 
@@ -290,7 +290,7 @@ class TlsChannel(Outbox):
 
     @property
     def in_memory(self) -> int:
-        """The maximum memory in bytes that the waiting pieces use, now or while they are sent."""
+        """The maximum memory in bytes that the waiting pieces use until they are sent, including their encryption."""
         return super().in_memory + (SEALED_BYTES if self.waiting else 0)
 
     def send(self, data: bytearray) -> None:

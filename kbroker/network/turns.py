@@ -29,7 +29,7 @@ LONG = 0.000_15
 ALONE = 0.005
 """A connection counts as alone if no other connection was served for this many seconds."""
 NOTED = 0.001
-"""The used time in seconds from which on a turn's end is scheduled."""
+"""If a turn has used more than this time in seconds, the end of the turn is scheduled."""
 
 now = time.perf_counter
 
@@ -55,7 +55,7 @@ class Breadth(Enum):
     Only a limited number of such requests may run at the same time.
     """
     HUGE = 2
-    """The request uses many times the memory of the received bytes, so such requests run one at a time."""
+    """The request uses many times as much memory as its received bytes, so such requests run one at a time."""
 
 
 class Lane:

@@ -131,8 +131,8 @@ class TcpPeer:
             # connection.
             return await asyncio.shield(self._connecting)
         except asyncio.CancelledError:
-            # Either `close` has ended the attempt, or the waiting caller was cancelled. Do not suppress its
-            # cancellation.
+            # Either `close` has ended the attempt, or the waiting caller was cancelled. Do not suppress the
+            # cancellation of the caller.
             task = asyncio.current_task()
             if self._closed and (task is None or not task.cancelling()):
                 raise PeerUnavailable("closed") from None

@@ -18,7 +18,7 @@ class PeerUnavailable(Exception):  # noqa: N818 - an outcome to be handled, not 
 
 
 class Peer(Protocol):
-    """A connection to one broker. Requests arrive, and are answered, in the order of sending."""
+    """A connection to one broker. The broker receives and answers requests in the order in which they are sent."""
 
     async def ask(self, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
         """Send a message of kbroker.protocol and return its response; raises PeerUnavailable.

@@ -19,7 +19,7 @@ from kbroker.protocol.wire import read_uvarint
 SHORT_LIST = 64
 """The maximum number of elements of a list that a short decoder accepts."""
 _AT_ONCE = 10_000
-"""The number of decoded numbers after which other tasks get a turn."""
+"""After a decoder has read this many numbers, other tasks get a turn."""
 
 MAX_STRING = 32_767
 """The maximum length in bytes of a string in any message."""
@@ -119,10 +119,10 @@ class DecoderSource(FunctionSource):
         return target
 
     def length(self, letter: str, flexible: bool, string: str = "") -> str:
-        """Write the reading of a length prefix. Return the name of its variable, which is negative for null.
+        """Write the code that reads a length prefix. Return the name of the variable with the length.
 
-        A string's length has a limit even if the length is a varint; `string` is the string's name in the error
-        message.
+        A negative length means null. A string's length has a limit even if the length is a varint; `string` is the
+        string's name in the error message.
         """
         n = self.fixed("B" if flexible else letter)
         self.flush()
@@ -212,7 +212,7 @@ class DecoderSource(FunctionSource):
         self.add("    await turn")
 
     def tags(self, tagged: list[FieldSpec]) -> dict[str, str]:
-        """Write the reading of a tag section. Unknown tags are skipped, and tags must ascend (TaggedFields)."""
+        """Write the code that reads a tag section. The code skips unknown tags. Tags must ascend (TaggedFields)."""
         count = self.fixed("B")
         self.flush()
         values = {}

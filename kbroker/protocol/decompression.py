@@ -34,7 +34,7 @@ _SKIPPABLE = b"\x2a\x4d\x18"
 _LIBRARYS_WINDOW = 128 << 20  # the largest window that zstd's own decoders accept by default
 _KNOWN: Final = 1 << 20  # maximum size of a frame with a known size that one call decompresses
 MOST_WINDOW: Final = 8 << 20
-"""The maximum size in bytes of a zstd frame with a larger window.
+"""A zstd frame whose window has more bytes than this must not contain more bytes than this.
 
 Levels above 19 use such a window for content of any size.
 """

@@ -112,7 +112,7 @@ def _claimed(block: memoryview) -> tuple[int, int]:
 def _elements(block: memoryview, position: int, size: int) -> Iterator[bytes]:
     data, end = bytes(block), len(block)
     out = bytearray()  # the last decompressed bytes, as far back as copies can reach
-    given = before = steps = 0  # the number of bytes of `out` that were yielded, and of bytes before `out`
+    given = before = steps = 0  # `given`: the yielded bytes of `out`; `before`: the dropped bytes before `out`
     while position < end:
         tag = data[position]
         position += 1

@@ -27,7 +27,7 @@ _SPECIFIC: tuple[tuple[bool | None, bool | None], ...] = (
 )  # fmt: skip
 """The levels of limits as (user, client id), the most specific first.
 
-True means the name's own limit, False the default, None neither.
+True means a limit of this very name, False the default limit, and None a limit for any name.
 """
 
 

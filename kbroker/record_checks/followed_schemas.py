@@ -118,11 +118,11 @@ class _Copy:
         self.position = begin
         self.last_epoch = -1
         self.is_whole = False
-        """Whether the copy has reached an end of the topic yet; before that it answers no question."""
+        """Whether the copy has once reached the end of the topic. Before that, the copy answers no question."""
         self.confirmed_s = 0.0
         """The start time of the last request whose answer confirmed that the copy is complete."""
         self.nothing: tuple[Place, int] | None = None
-        """The leader whose last fetch returned no records before its reported end, and this end."""
+        """A leader and its reported end offset, if the last fetch returned no records before this end offset."""
         self.skipped = 0
 
 

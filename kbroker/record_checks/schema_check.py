@@ -56,7 +56,7 @@ class DeadLetters(Protocol):
     """Writes records that failed the check to a dead letter topic."""
 
     async def write(self, topic: str, to: str, index: int, batch: memoryview, errors: Mapping[int, str]) -> str | None:
-        """Write the records with errors, by their indexes, to the topic `to`; return why this failed, or None."""
+        """Write the records with an index in `errors` to the topic `to`. Return the reason of a failure, or None."""
 
 
 class Checker(Protocol):
@@ -84,7 +84,7 @@ class _Side:
         self._topic = topic
         self._strategy = strategy.removeprefix(_STRATEGIES)
         self.good: set[bytes] = set()
-        """Distinct first bytes, joined, that occurred together in a batch and that pass."""
+        """Cached results: each entry joins the distinct first bytes of one batch in which all records passed."""
 
     @property
     def uses_names(self) -> bool:
@@ -244,7 +244,7 @@ class SchemaCheck:
         return errors
 
     async def _look_up(self, lookup: SchemaLookup, side: _Side, tokens: Iterable[bytes]) -> _Found:
-        """Look up the tokens. Look up failing tokens again after `look` has updated the answers."""
+        """Return which tokens are allowed. Check a failing token again after `lookup.look` has updated the schemas."""
         allowed: dict[bytes, int] = {}
         refused: set[bytes] = set()
         unknown: list[bytes] = []

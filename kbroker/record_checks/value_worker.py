@@ -35,7 +35,7 @@ _SECONDS_EACH: Final = 0.0001
 """The maximum time in seconds for the values of one batch together, and the additional seconds per value."""
 _MOST_SCHEMAS: Final = 500
 _MOST_CHARACTERS: Final = 16 << 20
-"""The numbers of schemas, and of their characters, that the process keeps before it drops all schemas."""
+"""The process keeps at most these numbers of schemas and of their characters. Beyond either, it drops all schemas."""
 _MOST_DEADLY: Final = 100
 _WRITTEN_AT_ONCE: Final = 256 << 10
 _BUFFERED: Final = 1 << 20
@@ -43,7 +43,7 @@ _PREFIX: Final = 8
 """The number of bytes of the two sizes with which a message begins."""
 _NOTHING: Final = -1
 _OF_SCHEMA: Final = -2
-"""See value_process.py, which the broker does not import."""
+"""Copies of two constants of value_process.py, because the broker does not import that module."""
 
 
 class WorkerEnded(Exception):  # noqa: N818 - what has happened

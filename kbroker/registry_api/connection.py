@@ -38,11 +38,11 @@ class TooMuch(Exception):  # noqa: N818 - an outcome
 
 
 class NotHttp(Exception):  # noqa: N818 - an outcome
-    """The parser accepts a head that is not valid (RFC 9112, 3.2); uvicorn answers with status 400, and closes."""
+    """A head is invalid (RFC 9112, 3.2), but the parser accepts it; uvicorn answers with status 400, and closes."""
 
 
 class RegistryConnection(TimedConnection, HttpToolsProtocol):
-    """A connection with limits. `at_once` returns some answers immediately, if clients may read everything."""
+    """A connection with limits. `at_once` returns answers without a wait; None unless clients may read everything."""
 
     def __init__(self, *args: Any, at_once: AtOnce | None, **options: Any) -> None:
         super().__init__(*args, **options)

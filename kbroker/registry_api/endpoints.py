@@ -375,7 +375,7 @@ async def _delete_context(registry: Registry, request: Request) -> Any:
 
 
 OPEN: Final[Needs] = ()
-"""No needs: every client may use the endpoint, or the endpoint itself returns only data that the client may read."""
+"""No required operations: every client may use the endpoint, or the endpoint itself hides data from the client."""
 _LIST: Final = ((Operation.DESCRIBE,),)
 _READ: Final = ((Operation.READ,),)
 _LOOK_UP: Final = ((Operation.READ, Operation.WRITE),)

@@ -80,7 +80,7 @@ class EpochIndex:
         return key_of(epoch, offset, segment_id) in self._referenced
 
     def unreferenced(self) -> Iterator[bytes]:
-        """Yield the id of each unreferenced segment, once for each epoch in which no lookup can find it."""
+        """Yield the ids of segments that no lookup can find. An id occurs once for each epoch of which this is true."""
         after = b""
         while (found := next(self._unreferenced.irange(after, inclusive=(False, True)), None)) is not None:
             after = found
@@ -91,21 +91,21 @@ class EpochIndex:
         return self.floor(epoch, _OFFSET_BIAS - 1)
 
     def next_referenced(self, after: bytes, epoch: int) -> bytes | None:
-        """Return the first key after `after`, among the keys of an epoch's referenced segments."""
+        """Return the smallest key above `after` of an epoch's referenced segments."""
         return _next(self._referenced, after, epoch)
 
     def next_unreferenced(self, after: bytes, epoch: int) -> bytes | None:
-        """Return the first key after `after`, among the keys of an epoch's unreferenced segments."""
+        """Return the smallest key above `after` of an epoch's unreferenced segments."""
         return _next(self._unreferenced, after, epoch)
 
     def copy_started(self, epoch: int, segment_id: bytes) -> None:
         self._unreferenced.add(key_of(epoch, self._start_of(segment_id), segment_id))
 
     def copy_finished(self, epoch: int, offset: int, last_offset: int, segment_id: bytes) -> None:
-        """Reference a segment, whose part of the epoch is `offset` to `last_offset`.
+        """Make a segment a referenced segment. Its part of the epoch is `offset` to `last_offset`.
 
-        If no segment of the epoch has ever reached further, this segment replaces the segments that begin at or after
-        `offset`.
+        If no segment of the epoch has ever ended after `last_offset`, this segment replaces the segments that begin at
+        or after `offset`.
         """
         highest = self._highest.get(epoch, last_offset)
         if highest <= last_offset:

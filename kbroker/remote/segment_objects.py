@@ -90,7 +90,7 @@ def _pieces_of_file(part: FilePart) -> Iterator[Piece]:
 
 
 class SegmentObject:
-    """A segment in a store, with its layout. Errors of all calls: StoreErrors, which name the object."""
+    """A segment in a store, with its layout. The errors of all methods are StoreErrors, which name the object."""
 
     def __init__(self, store: Store, name: str, layout: Layout) -> None:
         self.layout = layout
@@ -103,8 +103,8 @@ class SegmentObject:
     ) -> SegmentObject:
         """Return a segment's object.
 
-        Without a known `footer`, two calls read the footer: the object's length and its end. Raises DamagedObjectError
-        for an object of another segment, or for an incomplete object.
+        Without a known `footer`, two calls to the store are needed: for the object's length, and for its footer. Raises
+        DamagedObjectError for an object of another segment, or for an incomplete object.
         """
         if footer is not None:
             return cls(store, name, _checked(store, name, footer, None, segment_id))

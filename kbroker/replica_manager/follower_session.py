@@ -62,7 +62,7 @@ class FollowerSession(Generic[Owner]):
             self._changed.add(key)
 
     def sent(self, key: Key) -> Wanted[Owner] | None:
-        """Return the fetch of a partition that the last response answers."""
+        """Return the fetch of a partition in the last request, or None."""
         return self._sent.get(key)
 
     def put_into(self, request: FetchRequest) -> None:

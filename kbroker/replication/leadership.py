@@ -269,7 +269,7 @@ class Leadership:
         return error not in _AWAIT_THE_CONTROLLER
 
     def _stop_waiting_for(self, refused: frozenset[int]) -> None:
-        """Stop waiting for replicas that must not join: they will stop soon, and may not fetch again.
+        """Stop waiting for replicas that must not join: they will stop soon, and perhaps will not fetch again.
 
         (Kafka's leaders wait for such a replica until it has been absent for replica.lag.time.max.ms.)
         """

@@ -43,7 +43,7 @@ LONGEST_NAME: Final = 512
 The name must be UTF-8, because clients decode other bytes to longer texts.
 """
 AT_ONCE: Final = 4
-"""The maximum number of larger unpacked batches in memory at the same time."""
+"""The maximum number of unpacked batches of more than `_SMALL` bytes in memory at the same time."""
 _SMALL: Final = 64 << 10
 """The size in bytes of unpacked records up to which a batch does not wait for `room`."""
 _LEAST_UNPACKED, _UNPACKED_TIMES, _MOST_UNPACKED = 16 << 20, 16, 64 << 20
@@ -54,7 +54,7 @@ The numbers are the smallest limit, the multiple, and the largest limit.
 _RECORD_WORK, _WORK = 8, 256
 """Two amounts of work, counted in headers: of a record besides its headers, and of one slice (about 0.7 ms)."""
 _SIZE_SHIFT: Final = 14
-"""The shift that converts the size of a record to work, because the names of its headers are decoded."""
+"""A record's work includes its size in bytes, shifted right by this number of bits: long header names take time."""
 _LONG: Final = 512
 """Fields with more bytes are not copied, because no header of schedules is so long."""
 _PAUSE_S: Final = 0.02
@@ -93,7 +93,7 @@ class _Read(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """The knowledge about a target for one batch."""
+    """The facts about a target topic that the check of one batch uses."""
 
     fault: str | None
     is_allowed: bool

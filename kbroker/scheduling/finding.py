@@ -75,7 +75,7 @@ class _Piece:
         return known
 
     def header_at(self, position: int) -> BatchHeader:
-        """Return the header of the batch with a position."""
+        """Return the header of the batch that contains a position."""
         return self._headers[bisect_right(self._positions, position) - 1]
 
     def may_have(self, offset: int) -> bool:
@@ -110,7 +110,7 @@ class Found:
     def add(self, data: bytes, header: BatchHeader | _Piece) -> int:
         """Add the bytes of one or several batches.
 
-        Return the number that turns a position in these bytes into a place.
+        Return a number. The sum of this number and a position in these bytes is the place of the record there.
         """
         if not self._pieces or self._pieces[-1][0] is not data:
             self._pieces.append((data, header))

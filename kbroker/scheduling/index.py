@@ -136,7 +136,7 @@ class Positions(NamedTuple):
     records_to: int = 0
     """All records before this offset are replayed."""
     marks_to: int = 0
-    """All marks before this offset are replayed; at least `records_to`."""
+    """All marks before this offset are replayed. The offset is at least `records_to`."""
     epoch: int = -1
     """The leader epoch of the last replayed batch. The epoch shows whether this is still the same log."""
     active: bool = False
@@ -169,7 +169,7 @@ class DueRow(NamedTuple):
 
 
 class DueRows:
-    """Rows that may fire, as columns, because there are many."""
+    """The rows of records that may be due. Stored as columns, because there may be many rows."""
 
     __slots__ = ("_keys", "_tries", "offsets", "times")
 
@@ -408,7 +408,7 @@ class Index:
         return DueRows(array("q", json.loads(offsets)), array("q", json.loads(times)), keys, tries)
 
     def due_count(self, lanes: Sequence[int], now_ms: int) -> int:
-        """Return the number of rows in some lanes that may fire. This takes some ns for each of these rows."""
+        """Return how many rows of these lanes may fire. This takes some ns for each row that may fire."""
         count: int = self._db.execute(_COUNT_DUE, (json.dumps(lanes), now_ms)).fetchone()[0]
         return count
 

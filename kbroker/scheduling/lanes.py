@@ -46,7 +46,7 @@ class LaneState:
     """The start of the log, if records were deleted meanwhile."""
 
     def put_off(self, error: str, monotonic: float, pause_ms: float | None = None) -> bool:
-        """Let the lane wait after a failure: for the given pause, or each time longer.
+        """Let the lane wait after a failure, for `pause_ms` or, by default, longer after each further failure.
 
         Return whether the error is new.
         """

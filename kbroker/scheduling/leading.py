@@ -201,7 +201,7 @@ class Leading:
         self._begin_lanes()
 
     def _write_marks(self) -> None:
-        """Append the outcomes, and the intents of batches that may still be sent."""
+        """Append the outcomes of sent batches. Also append the intents of prepared batches that may still be sent."""
         if not (self._done or self._prepared) or self._shared.clock.monotonic_ms() < self._append_after:
             return
         self._give_up()
@@ -365,7 +365,7 @@ class Leading:
         self._wake()
 
     def _failed(self, offset: int, intent: Intent) -> None:
-        """After a failure, let a lane without a partition of its own send further records elsewhere meanwhile."""
+        """After a failed attempt, let a lane send its next records to another partition if no partition is fixed."""
         lane = self._lane_of.get(offset)
         if lane is not None and self._index.lanes[lane].partition < 0:
             self._let_go(lane, intent)

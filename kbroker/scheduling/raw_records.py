@@ -24,7 +24,7 @@ _FIRED: Final = FIRED_PREFIX.encode()
 _RESERVED: Final = (b"x-deliver-", b"x-schedule", b"x-delay")
 _FOUND_AT_ONCE: Final = 256
 _MOST_SHORT: Final = 0x7F
-"""The largest byte that is a complete number."""
+"""The largest first byte of a varint that has no further bytes."""
 _NULL: Final = 1
 """The bit of a length's first byte that marks a negative length. Each negative length stands for null, as in Kafka."""
 _LONGEST_STAMP: Final = 10
@@ -220,7 +220,10 @@ class Delivered:
         """The rules and the headers to add, for `deliver` in _record_delivery.c."""
 
     def short(self, raw: Raw, due_ms: int, delta: int) -> bytes | None:
-        """Return the record, number `delta` of its batch, as `encoded` does; None if a header needs a closer look."""
+        """Return the record as bytes, like `encoded`; None if a header needs a closer check.
+
+        `delta` is the record's offset delta in its batch.
+        """
         kept = _kept(raw)
         if kept is None:
             return None

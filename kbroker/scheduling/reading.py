@@ -145,7 +145,7 @@ class _Aborted:
         return header.is_transactional and header.producer_id in self._open
 
     def end(self, header: BatchHeader) -> None:
-        """Pass the marker that ends a transaction."""
+        """Move past the marker that ends a transaction."""
         self._begin(header)
         self._open.discard(header.producer_id)
 

@@ -37,7 +37,7 @@ _LONGEST_WAIT_S: Final = 60.0
 _FIRST_PAUSE_S, _MOST_PAUSE_S, _MOST_FAILURES = 1.0, 60.0, 10
 """The pauses in seconds after failures in a row, as with a full disk. Each pause is twice as long as the last pause."""
 _COUNT_PAUSES: Final = 20
-"""After a count, the next count waits for this multiple of the count's duration."""
+"""The pause after a count of the pending records, as a multiple of the count's duration."""
 
 
 class ScheduledPartition:
@@ -278,7 +278,8 @@ class ScheduledPartition:
     async def _state_at_start(self) -> tuple[bool, str]:
         """Return whether the first records of the log are schedules, and their default target.
 
-        The first such mark also contains the state before it, because the mark of the first records may be deleted.
+        The first Begin or Pause mark in the log also contains the state before it. The mark that preceded the first
+        records may already be deleted.
         """
         records = self._log
         target = records.config.schedule_target_topic
@@ -298,7 +299,7 @@ class ScheduledPartition:
         """Replay the committed part of the log. Return whether more records have been committed meanwhile."""
         records = self._log
         if records.log_end_offset < self._at.marks_to:
-            raise sqlite3.DataError("the log has become shorter than what was replayed")
+            raise sqlite3.DataError("the log now ends before the end of the replayed records")
         start = records.log_start_offset
         if start > self._at.start:
             at = self._at._replace(

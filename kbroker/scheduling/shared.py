@@ -77,7 +77,7 @@ class Shared:
     def call(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         """Run work of an index on the thread. After `close`, raise CancelledError."""
         if self._is_closed:
-            raise asyncio.CancelledError  # the partition is deleted, and a long replay of its log still ran
+            raise asyncio.CancelledError  # a long replay of the log was still running when its partition was deleted
         if self._pool is None:
             self._short_turns = ShortTurns()  # SQLite releases the interpreter lock at each step
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-schedules")

@@ -138,7 +138,8 @@ class RegistryService(CoordinatorService[RegistryShard]):
         return reply
 
     def settled(self) -> Settled | None:
-        decisions = self._decisions  # read this first: a later decision changes it, or is still undecided below
+        # Read this number first: a decision that is made meanwhile either changes the number or is in `_undecided`.
+        decisions = self._decisions
         if self._undecided:
             return None
         replayed = self._runtime.replayed(0)
@@ -187,7 +188,7 @@ class OnItsLoop(Protocol):
         """Return the answer to a short question."""
 
     async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
-        """Return the answer to a question that awaits `turn`."""
+        """Return the answer to a long question, which awaits `turn` to let other work run."""
 
     async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
         """Return the reply to a decision."""

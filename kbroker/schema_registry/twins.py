@@ -25,9 +25,9 @@ Texts = Mapping[str, str]
 
 
 class Twin(NamedTuple):
-    """A version that may mean the same as a schema.
+    """A version of a subject whose meaning may be equal to a given schema's meaning.
 
-    It has `texts` only if the schema may contain its references inline.
+    `texts` is None unless the given schema may contain its references inline.
     """
 
     version: Version

@@ -142,8 +142,8 @@ _Line = tuple[int, str]
 class PeerStates:
     """The share coordinators on other brokers. A request that is not answered within `timeout_ms` has failed.
 
-    A question also waits for at most this time until its request is sent, because many groups may wait for a broker
-    that never answers.
+    A call also fails if its request is not sent within `timeout_ms`: many groups may wait for a broker that never
+    answers.
     """
 
     def __init__(self, by_node: PeersByNode, timeout_ms: float) -> None:

@@ -60,7 +60,7 @@ class Persister(Protocol):
         """Begin the state of a share partition, or replace it. If the start offset is -1, the leader chooses it."""
 
     async def read(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> State:
-        """Return the state, and fence the leaders before `leader_epoch`."""
+        """Return the state, and fence all leaders with an epoch below `leader_epoch`."""
 
     async def write(self, group: str, topic_id: bytes, partition: int, change: Change) -> Done:
         """Change the state."""

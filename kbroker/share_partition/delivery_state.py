@@ -176,7 +176,7 @@ class DeliveryState:
         return following
 
     async def change_all(self, first: int, last: int, how: Change) -> None:
-        """Change all of a range of offsets, in pieces."""
+        """Change all records from offset `first` to offset `last`, in pieces."""
         while first <= last:
             first = self.change(first, last, how)
             await turn

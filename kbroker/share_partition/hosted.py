@@ -51,7 +51,7 @@ EXPIRY_PAUSE_MS: Final = 20
 LETTERS_AT_ONCE: Final = 100
 """The maximum number of dead letters that are written before their records are archived."""
 _START_SECONDS: Final = 1.0
-"""The maximum time for which a moved start offset waits for its write."""
+"""The maximum time in seconds for which a changed start offset stays unwritten."""
 SHORT_WRITE: Final = 16
 """The maximum number of batches that are written in the same step in which the request is handled."""
 

@@ -282,7 +282,7 @@ class Transitions(DeliveryState):
             return run._replace(what=state | run.what & _FLAGS)
 
         spans, how = decided.spans, confirm if is_stored else undo
-        while spans:  # settled spans leave the list, because the same records may become pending again at any turn
+        while spans:  # remove each settled span: at the next turn, its records may become pending again
             first, last = spans[-1]
             following = self.change(first, last, how)
             if following > last:

@@ -59,7 +59,10 @@ def refusal(api: Api, request: Any, code: int, message: str | None) -> Any:
 
 
 def _offset_fetch(request: OffsetFetchRequest, code: int, _: str | None) -> OffsetFetchResponse:
-    """Set the error of partitions in versions 0 and 1, and for UNSTABLE_OFFSET_COMMIT, as Kafka does."""
+    """Return a response with the error.
+
+    As in Kafka, the partitions have the error in versions 0 and 1, and if the error is UNSTABLE_OFFSET_COMMIT.
+    """
     unstable = code == ErrorCode.UNSTABLE_OFFSET_COMMIT
     return OffsetFetchResponse(
         topics=[

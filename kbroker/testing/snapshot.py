@@ -143,7 +143,7 @@ def _files(log: PartitionLog, prefix: str) -> Iterator[KeptFile]:
             if size and (segment is active or suffix == LOG_SUFFIX):
                 link_or_copy(path, kept)
             elif size:
-                shutil.copyfile(path, kept)  # indexes are modified in use
+                shutil.copyfile(path, kept)  # no link: a log in use changes its index files
             yield KeptFile(kept, segment.base_offset, suffix, size, segment is active)
 
 

@@ -180,7 +180,7 @@ class TierMetadata(CoordinatorService[MetadataShard]):
         )
 
     def place(self, owner: Owner) -> int:
-        """Return the topic's partition with the records about a partition.
+        """Return the partition of the metadata topic that has the records about the partition of `owner`.
 
         Raises ApiError if the topic does not exist.
         """

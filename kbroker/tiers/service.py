@@ -154,7 +154,11 @@ class Tiers:
         return owner.topic_id not in self._state().topic_names
 
     def _is_wanted(self, owner: Owner) -> bool:
-        """Whether a partition uses remote storage, or its own round must still remove it from remote storage."""
+        """Whether this cleaning must keep a partition's remote data.
+
+        The data is kept if the topic uses remote storage, or if the partition is followed: then the partition's own
+        round removes the data.
+        """
         state = self._state()
         topic = state.topics.get(state.topic_names.get(owner.topic_id, ""))
         return topic is not None and (
@@ -169,7 +173,7 @@ class Tiers:
             await delete_segment(self.shared, owner, each)
         finished = DeleteState.DELETE_PARTITION_FINISHED
         await metadata.decide(owner, lambda shard, now: shard.advance_deletion(owner, finished, now))
-        log.info("%s: its remote segments are deleted, as its topic is", owner)
+        log.info("%s: the topic was deleted, and now its remote segments are also deleted", owner)
 
     async def close(self) -> None:
         """Stop everything. An unfinished copy is removed after the next start."""

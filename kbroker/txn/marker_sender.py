@@ -178,7 +178,7 @@ class Marking:
             task.cancel()
 
     def soon(self, partition: int, transactional_id: str) -> None:
-        """Begin a round after the decision that caused it has been processed."""
+        """Queue a round of markers. The round begins after the current decision has been processed."""
         name = _Name(partition, transactional_id)
         if name in self._queued:
             return

@@ -57,7 +57,7 @@ class ProducerIdSupply(Protocol):
         """Return an id that was never supplied before."""
 
     def avoid(self, used: int) -> None:
-        """Never supply an id up to `used`."""
+        """Supply only ids greater than `used` from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class TransactionShard:
     # -- replay
 
     steps_over_unreadable = True
-    """Kafka also serves a partition with unreadable records, but without all records after the first of them."""
+    """Whether a load skips unreadable records. Kafka ends the load at the first one, but serves the partition."""
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
         transactional_id = records.read_key(key)
@@ -236,7 +236,7 @@ class TransactionShard:
         client_version: int,
         now_ms: int,
     ) -> Outcome:
-        """Add partitions to the transaction, which begins if none is open."""
+        """Add partitions to the open transaction, or begin a transaction if none is open."""
         txn = self._owned(transactional_id)
         if transactional_id in self._pending:
             # This check is first because the producer may already use a producer id that is still being written to the
@@ -334,7 +334,7 @@ class TransactionShard:
         if self.to_mark(name):
             return Outcome(timers=[Schedule(("markers", name), self._marker_retry_ms)])
         if txn.partitions:
-            log.warning("the transaction of %s has been taken over, its remaining markers are dropped", name)
+            log.warning("the transaction of %s has been taken over: its remaining markers are dropped", name)
             return Outcome()
         if name in self._pending:
             return Outcome()

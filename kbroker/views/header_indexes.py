@@ -67,7 +67,7 @@ class HeaderIndexes:
         self._clock = clock
         self._partitions = partitions
         self._loaded: WeakKeyDictionary[Segment, _Loaded] = WeakKeyDictionary()
-        # The values contain the number of truncations, because a truncated segment is continued and closed again.
+        # Each value contains the log's number of truncations: a segment that is truncated can grow and be closed again.
         self._made: WeakKeyDictionary[Segment, tuple[tuple[str, ...], int]] = WeakKeyDictionary()
         self._failed_ms: WeakKeyDictionary[Segment, float] = WeakKeyDictionary()
         self._indexed: set[tuple[str, int]] = set()  # the partitions that may have indexes
@@ -85,7 +85,7 @@ class HeaderIndexes:
     async def plan(self, of: PartitionLog, segment: Segment, wanted: Filter) -> tuple[HeaderIndex, int] | None:
         """Return the index of a closed segment, and the blocks that may have a match.
 
-        Return None if any block may have a match. The segment may be replaced meanwhile. Raise OSError.
+        Return None if every block may have a match. Another segment may replace the segment meanwhile. Raises OSError.
         """
         names = of.config.filter_index_headers
         if not names or wanted.tested_headers.isdisjoint(names):

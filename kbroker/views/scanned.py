@@ -77,7 +77,7 @@ class Selection:
         self.last = -1
         """The last known match; -1 if none is known."""
         self.is_known = False
-        """Whether no later match exists before `upto`."""
+        """Whether it is known that `last` is the last match before `upto`."""
         self.upto = start
         """The end of the scanned part, while the selection is not attached."""
         self.floor = 0
@@ -133,11 +133,11 @@ class Selection:
         self.last = max(self.last, match)
 
     def note_unstable(self, matches: Iterable[int]) -> None:
-        """Note matches above the last stable offset, which a search backwards has found."""
+        """Record the matches that a backward search has found above the last stable offset."""
         self._unstable = deque(sorted({*self._unstable, *matches}), _MOST_UNSTABLE)
 
     def note_stable(self, match: int) -> None:
-        """Note the last match below the last stable offset."""
+        """Record the last match below the last stable offset."""
         self._stable_last = max(self._stable_last, match)
 
     def high_watermark(self, start: int) -> int:
@@ -148,7 +148,7 @@ class Selection:
         return max(self.last + 1, start)
 
     def last_stable_offset(self, stable: int, start: int) -> int:
-        """Return the offset after the last known match below the source's last stable offset."""
+        """Find the last known match below the source's last stable offset, and return the offset after this match."""
         unstable = self._unstable
         while unstable and unstable[0] < stable:
             self._stable_last = max(self._stable_last, unstable.popleft())

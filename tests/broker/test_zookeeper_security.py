@@ -160,7 +160,7 @@ def test_a_key_may_have_a_password(authority: Authority) -> None:
     [
         ({"zookeeper.ssl.protocol": "TLSv1.1"}, "zookeeper.ssl.protocol: TLSv1.1 cannot be used"),
         ({"zookeeper.ssl.enabled.protocols": "TLSv1.2,SSLv3"}, "zookeeper.ssl.enabled.protocols: SSLv3 cannot be used"),
-        ({"zookeeper.ssl.endpoint.identification.algorithm": "HTTP"}, "may be HTTPS, or empty"),
+        ({"zookeeper.ssl.endpoint.identification.algorithm": "HTTP"}, "must be HTTPS, or empty"),
         ({"zookeeper.ssl.cipher.suites": "TLS_X_WITH_Y"}, "TLS_X_WITH_Y cannot be used"),
         (
             {

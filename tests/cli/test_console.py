@@ -57,7 +57,7 @@ def test_a_broker_has_one_beside_it(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--listen", "0.0.0.0:0"], "others than this machine could reach it, and no user would have to log in"),
+        (["--listen", "0.0.0.0:0"], "other machines could reach it, and no user would have to log in"),
         (["--listen", "8080"], "--listen takes HOST:PORT"),
         (["--user", "alice"], "--user needs a password"),
         (["--users", "/no/such/file"], "--users /no/such/file: no such file or directory"),
@@ -78,7 +78,7 @@ def test_a_certificate_that_is_none_is_one_line(cli, tmp_path):
 def test_a_console_beside_a_broker_needs_a_plain_listener(refused):
     assert refused("start", "--console-public") == "--console-public has no effect without --console"
     assert "takes HOST:PORT" in refused("start", "--console", "x")
-    assert "others than this machine" in refused("start", "--console", "0.0.0.0:0")
+    assert "other machines could reach it" in refused("start", "--console", "0.0.0.0:0")
 
 
 def test_what_is_not_installed_is_one_line(cli, monkeypatch):

@@ -83,7 +83,7 @@ def test_configs_without_the_right_to_read_them(
 
     monkeypatch.setattr(retry_tiers, "topic_config", readable)
     arguments = "retry-tiers", "create", name, "--delays", "5s,1m"
-    assert kbroker.fails(*arguments) == f"the configs of {name} cannot be read, and its tiers need its retention.ms"
+    assert kbroker.fails(*arguments) == f"the configs of {name} cannot be read, but its tiers need retention.ms"
     unreadable = f"{name}-retry-5s"
     assert kbroker.fails(*arguments) == f"topic {name}-retry-5s exists, and its delivery.delay.ms cannot be read"
 

@@ -100,7 +100,7 @@ def test_without_the_option_there_is_none(tmp_path: Path) -> None:
         (["--control", "9690"], "--control takes HOST:PORT, as 127.0.0.1:9690, not '9690'"),
         (
             ["--control", "0.0.0.0:0"],
-            "--control 0.0.0.0:0: others than this machine could reach it, and it lets everybody",
+            "--control 0.0.0.0:0: other machines could reach it, and it lets everybody",
         ),
         (["--control", "no..host:1"], "--control no..host:1: unknown host"),
         (

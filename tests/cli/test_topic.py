@@ -115,7 +115,7 @@ def test_internal_topics_are_listed_when_asked_for(cli, name):
         (["delete"], "either the names of topics or --pattern"),
         (["list", "--pattern", "("], "no regular expression of RE2"),
         (["create", "t", "--replica-assignment", "1:1"], "names a broker twice"),
-        (["create", "t", "-p", "1", "--replica-assignment", "1"], "says how many there are"),
+        (["create", "t", "-p", "1", "--replica-assignment", "1"], "also sets both numbers"),
     ],
 )
 def test_wrong_usage(cli, arguments, said):
@@ -237,7 +237,7 @@ def test_moves_that_make_no_sense(cli, name, tmp_path):
     assert "did you mean" in refused(f'{{"partitions": [{once.replace(name, name + "x")}]}}')
     more = f'{{"partitions": [{once.replace("[1]", "[1, 2]")}]}}'
     assert "has 1 replicas, and would have 2" in refused(more, "--disallow-replication-factor-change")
-    assert "have other replicas and do not move" in refused(more, "--verify")
+    assert "have other replicas and are not being moved" in refused(more, "--verify")
     assert "no live broker has id 9" in cli.fails("topic", "reassign", name, "--generate", "9")
 
 

@@ -49,6 +49,6 @@ def test_offsets_are_listed_and_it_is_told(one_is_behind):
 def test_a_reset_to_where_nobody_knows_moves_nothing(one_is_behind):
     cli, broker = one_is_behind
     done = cli("group", "reset", "g", "--topic", "t", "--to-earliest", "--execute")
-    assert (done.status, done.err) == (1, "kbroker: the leader of t-1 does not know yet where it ends\n")
+    assert (done.status, done.err) == (1, "kbroker: the leader of t-1 does not know the end offset yet\n")
     with Connection(broker.bootstrap_servers, {}).admin() as admin:
         assert set(committed_offsets(admin, "g").values()) == {1}

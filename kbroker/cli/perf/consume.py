@@ -75,8 +75,8 @@ def consume(
 ) -> None:
     """Read records as a member of a group without committing, and measure records and MB a second.
 
-    The time until partitions are assigned (rebalance) is printed separately, and so are the rates without that time, as
-    fetching.
+    The time until partitions are assigned is printed separately, as rebalance. The rates without this time are also
+    printed, as fetching.
     """
     if bool(topics) == (include is not None):
         raise click.UsageError("give either topics or --include")

@@ -36,7 +36,7 @@ class Times:
         self._buckets[_bucket(round(seconds * 1_000_000))] += 1
 
     def percentile(self, part: float) -> float:
-        """Return the percentile for a share, by nearest rank, in seconds."""
+        """Return the time in seconds within which the share `part` of the measurements lies (nearest rank)."""
         rank = max(1, -(-self.count * part // 1))
         seen = 0
         for bucket in sorted(self._buckets):

@@ -121,7 +121,7 @@ def _there_and_back(sender: Sender, receiver: Receiver, value: bytes, timeout_s:
             raise click.ClickException(f"an acknowledged record did not arrive in {timeout_s:g} s")
     took = time.perf_counter() - began
     if taken != [value]:
-        raise click.ClickException("another record arrived than was sent: does another producer write to the topic?")
+        raise click.ClickException("a record arrived that was not sent here: does another producer write to the topic?")
     return took
 
 

@@ -111,7 +111,7 @@ def produce(
     if sum([record_size is not None, payload_file is not None, payload_monotonic]) != 1:
         raise click.UsageError("give one of --record-size, --payload-file and --payload-monotonic")
     if warmup_records >= records:
-        raise click.UsageError("--warmup-records leaves nothing to measure: it is less than --records")
+        raise click.UsageError("--warmup-records leaves nothing to measure: it must be less than --records")
     if throughput == 0:
         raise click.UsageError("--throughput 0 would send nothing")
     in_transactions = transactional_id is not None or transaction_duration_ms is not None

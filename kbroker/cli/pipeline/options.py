@@ -53,7 +53,7 @@ def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def decoding_registry(*, variable: bool) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Add --registry and --ca to a verb; pass it a RegistryPlace as `registry`, or None without an address.
+    """Add --registry and --ca to a verb. Its argument `registry` is a RegistryPlace, or None without an address.
 
     With `variable`, an environment variable may also set the address; this is for verbs that use a registry only on
     request.

@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 
 def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add the options for the rules of visits to a verb; pass it their values as `rules`."""
+    """Add the options for the rules of visits to a verb. The verb gets the rules as its argument `rules`."""
     import functools
 
     gap, lateness = (f"{ms // 60_000}m" for ms in (GAP_MS, LATENESS_MS))

@@ -86,9 +86,9 @@ def has_free_items(schema: Any) -> bool:
 
 
 def has_many_free(schema: Any) -> bool:
-    """Whether a record of a parsed schema has too many fields without bytes.
+    """Whether a record type in a parsed schema has too many fields whose values take no bytes.
 
-    Each value contains all of these fields.
+    Each decoded value contains all of these fields, however few bytes were sent.
     """
     names = _names(schema, {}, 0)
     known: dict[str, int] = {}

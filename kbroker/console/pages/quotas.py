@@ -67,9 +67,9 @@ def change(admin: Any, values: Values) -> Done:
     try:
         value = float(values.needed("value", "the limit"))
     except ValueError:
-        raise WrongInput("a limit is a number") from None
+        raise WrongInput("a limit must be a number") from None
     if not math.isfinite(value) or value < 0:
-        raise WrongInput("a limit is a number, and not negative")
+        raise WrongInput("a limit must be a number, and not negative")
     alter_quotas(admin, entity, {key: value})
     return Done(f"{entity_text(entity)}: {key} is {number_text(value)}.", "/quotas")
 

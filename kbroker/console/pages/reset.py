@@ -67,7 +67,7 @@ def _target(values: Values) -> Target:
     if kind == "shift":
         text = values.needed("shift", "the number of records")
         if not re.fullmatch(r"[+-]?\d{1,18}", text):
-            raise WrongInput(f"a shift is a number of records, back if negative, not {text[:50]!r}")
+            raise WrongInput(f"a shift is a number of records (negative to go back), not {text[:50]!r}")
         return Target(shift=int(text))
     if kind == "offset":
         return Target(offset=values.needed_number("offset", "the offset"))

@@ -35,7 +35,7 @@ async def find(console: Console, values: Values) -> Facts:
         led = view.leaders()
         if len(led) > _MOST_PARTITIONS:
             raise WrongInput(
-                f"with more than {_MOST_PARTITIONS:,} partitions the command kbroker transaction hanging looks"
+                f"this page searches at most {_MOST_PARTITIONS:,} partitions: use `kbroker transaction hanging`"
             )
         hung = await console.ask(lambda admin: hanging(admin, led, minutes * _MINUTE_MS))
     query = {"state": state, "q": text}

@@ -140,7 +140,7 @@ async def _write(term: Term, partition: Partition, value: LeaderAndIsr) -> _Outc
     if found is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     term.context.states[partition] = found
-    # The state found may be this request's own write: if the first response was lost, a retry finds that write.
+    # This request may itself have written `found`: the write succeeded, its response was lost, and it was retried.
     return found if found == State(value, state.version + 1) else ErrorCode.INVALID_UPDATE_VERSION
 
 

@@ -74,7 +74,7 @@ async def _usable(term: Term, number: int) -> LiveBroker | None:
 
 
 async def check_lacking(term: Term) -> None:
-    """Count brokers as live again if the features that they lacked are no longer finalized."""
+    """Count brokers as live again if they now support all finalized features."""
     found = {number: await _usable(term, number) for number in sorted(term.context.lacking)}
     started = {number: broker for number, broker in found.items() if broker is not None}
     if started:

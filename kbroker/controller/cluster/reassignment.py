@@ -199,8 +199,8 @@ async def _remember(term: Term, partition: Partition, replicas: Replicas) -> boo
     context = term.context
     current = context.replicas(partition)
     if current is not None and current != replicas:
-        # A cancellation also writes a new leader epoch here: brokers ignore a new replica list under a leader epoch
-        # that they know, and after a fail-over the next controller would find no reassignment to continue.
+        # A cancellation also writes a new leader epoch here, because brokers ignore a new replica list if they already
+        # know its leader epoch. After a fail-over the next controller would find no reassignment to continue.
         if not await _write(term, partition, replicas, new_epoch=not replicas.in_motion):
             return False
         context.assign(partition, replicas)

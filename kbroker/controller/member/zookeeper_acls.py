@@ -139,6 +139,6 @@ def _named(kind: PatternType, path: str, data: bytes) -> Pattern | None:
 
 
 def _upwards(path: str) -> list[str]:
-    """Return a path's parents and itself."""
+    """Return all parents of a path, and then the path itself."""
     parts = path.strip("/").split("/")
     return ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]

@@ -159,7 +159,7 @@ class _Balancer:
         return found
 
     def exclude_most(self) -> None:
-        """Remove the member that `next_most` returned last from the range of the most loaded members."""
+        """Exclude a member from the range of the most loaded members: the last member that `next_most` returned."""
         place, last = self._next_most + 1, self._most_end - 1
         self._sorted[place], self._sorted[last] = self._sorted[last], self._sorted[place]
         self._most_end -= 1

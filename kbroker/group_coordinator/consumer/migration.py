@@ -282,7 +282,7 @@ class Migration:
     def _settle_in(
         self, group: ClassicGroup, members: dict[str, ConsumerMember], reason: str | None, out: Outcome, now_ms: int
     ) -> None:
-        """Add to a classic group the parts that its record lacks: protocols and sessions; start a rebalance."""
+        """Add the members' protocols and sessions, which the group's record lacks. Start a rebalance for a `reason`."""
         for member in group.members.values():
             known = members.get(member.member_id)
             if known is not None and known.classic is not None:

@@ -22,7 +22,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 class MemberState(IntEnum):
-    """The progress of a member, by the numbers of its record."""
+    """The progress of a member. The values are the numbers in the member's record."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1

@@ -51,7 +51,7 @@ class ShareMember:
 
 @dataclass(frozen=True, slots=True)
 class UsedTopic:
-    """Share partitions of a topic, and the topic's name when the record was written, for readers of the log."""
+    """Share partitions of a topic. `name` is the topic's name when the record was written, for readers of the log."""
 
     name: str
     partitions: frozenset[int]

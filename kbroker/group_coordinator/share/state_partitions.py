@@ -55,7 +55,7 @@ class Deletion:
 
 @dataclass(slots=True)
 class OffsetsToDelete:
-    """The begin of a DeleteShareGroupOffsets: the partitions to delete, and the topics that cannot be deleted."""
+    """The first step of a DeleteShareGroupOffsets: the partitions to delete, and topics that cannot be deleted."""
 
     topics: dict[bytes, list[int]] = field(default_factory=dict)
     refused: list[DeleteShareGroupOffsetsResponseTopic] = field(default_factory=list)

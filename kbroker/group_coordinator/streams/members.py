@@ -100,7 +100,7 @@ class StreamsMembers:
 
     @staticmethod
     def _returning(group: StreamsGroup, member_id: str, instance_id: str, out: Outcome) -> StreamsMember:
-        """Return the member that replaces an instance id's holder, which must have left."""
+        """Return a new member with a static member's instance id. The earlier holder of the id must have left."""
         held = group.static_member(instance_id)
         assert held is not None
         if held.member_epoch != LEAVE_STATIC_EPOCH:

@@ -172,7 +172,7 @@ class BatchFilter:
 def without_record(batch: memoryview, header: BatchHeader, offset: int, max_message_bytes: int) -> Buffer | None:
     """Return a batch without the record at `offset`.
 
-    Return None if the batch does not contain that record. Raise Malformed.
+    Return None if the batch does not contain that record. Raises Malformed.
     """
     if header.is_control or not header.base_offset <= offset <= header.last_offset:
         return None
@@ -190,7 +190,7 @@ def without_record(batch: memoryview, header: BatchHeader, offset: int, max_mess
 
 
 def without_records(batch: memoryview, header: BatchHeader, indexes: Sequence[int], max_message_bytes: int) -> Buffer:
-    """Return a batch without the records at these indexes, which are ordered and counted from 0; raise Malformed.
+    """Return a batch without the records at these indexes, which are ordered and counted from 0. Raises Malformed.
 
     The batch keeps its offsets, sequences and timestamps. If no records remain, the batch is empty.
     """

@@ -48,7 +48,7 @@ class Cleanable:
 
 
 def examine(log: PartitionLog, cleaned_to: int | None, now_ms: int) -> Cleanable:
-    """Examine a log that has been cleaned up to `cleaned_to` (None if never cleaned); raise OSError."""
+    """Examine a log. The log is cleaned up to `cleaned_to` (None if it was never cleaned). Raises OSError."""
     first_dirty = log.log_start_offset if cleaned_to is None else cleaned_to
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         first_dirty = log.log_start_offset

@@ -60,7 +60,7 @@ class Cleaning:
         return self._reader.bytes_read
 
     def run(self) -> Iterator[CleanedGroup]:
-        """Do the work; raise OSError, Malformed, and the exceptions of `spend`."""
+        """Do the work. Raises OSError, Malformed, and the exceptions of `spend`."""
         self._remove_leftovers()
         job = self._job
         offsets = read_dirty_part(job, self._reader)

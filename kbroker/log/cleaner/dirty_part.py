@@ -26,7 +26,7 @@ _MOST_GROWTHS: Final = 5
 
 
 def read_dirty_part(job: CleaningJob, reader: SegmentReader) -> OffsetMap:
-    """Return the table of keys; the round ends at the table's `end`. Raise Malformed, OSError."""
+    """Return the table of keys. The compaction round ends at the table's `end`. Raises Malformed and OSError."""
     with contextlib.suppress(Malformed):
         return _DirtyPart(job, reader, use_index=True).read()
     # The log itself may be intact: a wrong index may have caused the error of the backward reader.
@@ -85,7 +85,7 @@ class _DirtyPart:
     def _fill(self, limit: int) -> tuple[OffsetMap, int | None]:
         """Return a table of the batches that begin before `limit`.
 
-        If the table is full, also return the number of bytes that fit.
+        If the table is full, also return the size in bytes of the batches that fit into a table, else None.
         """
         job = self._job
         offsets = OffsetMap(job.first_dirty, max(job.upper, job.first_dirty), job.map_bytes)

@@ -14,7 +14,7 @@ from kbroker.log.segment.transaction_index import AbortedTxn
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """The segments to clean, and facts that are not in their files; absolute offsets, sizes in bytes, times in ms."""
+    """The segments to clean, and facts that their files lack. Offsets are absolute, sizes in bytes, times in ms."""
 
     directory: str
     segments: list[tuple[int, int]]

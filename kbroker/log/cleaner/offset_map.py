@@ -29,7 +29,7 @@ class OffsetMap:
     def __init__(self, start: int, end: int, max_bytes: int) -> None:
         self.start = start
         self.end = end
-        """The table covers all offsets from the start up to this offset, when all their batches have been added."""
+        """When all batches have been added, the table covers the offsets from `start` up to this offset."""
         self._seen: set[bytes] = set()
         self._newest: dict[int, list[bytes]] = {}  # base offset -> the keys whose last record the batch contains
         self._max_bytes = max_bytes
@@ -40,7 +40,7 @@ class OffsetMap:
         self.end = offset
 
     def add(self, data: bytes, runs: Sequence[Part], base_offset: int) -> bool:
-        """Add the records of a batch that precedes all added batches; return False, unchanged, if the table is full.
+        """Add the records of a batch that precedes all added batches. If the table is full, add none and return False.
 
         Records before the map's start and records without a key are skipped. The first batch with keys always fits.
         """

@@ -38,7 +38,7 @@ class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._pending = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
         self._aborted: dict[int, AbortedTxn] = {}
-        self._seen: set[int] = set()  # producers with an aborted transaction of which a batch was seen
+        self._seen: set[int] = set()  # producers whose current aborted transaction has a batch that was already read
         self._committed: set[int] = set()
         self.retained: list[AbortedTxn] = []
         """The aborted transactions of which a batch was seen, in the order of their markers.

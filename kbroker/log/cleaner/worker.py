@@ -66,7 +66,7 @@ class Channel:
         self._lines: deque[bytes] = deque()
 
     def receive(self, timeout: float | None) -> dict[str, Any] | None:
-        """Return the next message; None if no message arrives within `timeout` seconds. Raise EOFError."""
+        """Return the next message; None if no message arrives within `timeout` seconds. Raises EOFError at the end."""
         while not self._lines:
             if not select.select([self._read_fd], [], [], timeout)[0]:
                 return None

@@ -104,7 +104,7 @@ class LogDirectory:
         """The reason for which the directory is offline; empty while the directory is in use."""
         self.on_failure: Callable[[LogDirectory], None] = lambda _manager: None
         self.futures: list[tuple[Key, str]] = []
-        """The partitions whose move to this directory had not finished at loading, and their directories."""
+        """The partitions whose move to this directory was unfinished when logs were loaded, and their directories."""
         self.recovery = RecoveryProgress(self.directory)
         """The progress of loading and the remaining work."""
         self.recovery_threads = 1

@@ -193,7 +193,7 @@ class PartitionWalk:
             batch = window.read(position, header.size)
         else:
             batch = memoryview(read_at(file.fd, header.size, position))
-        seen, whole = 0, header.record_count == header.last_offset_delta + 1  # a batch that is not whole was compacted
+        seen, whole = 0, header.record_count == header.last_offset_delta + 1  # not `whole`: compaction removed records
         try:
             for found in record_slices(batch, header, sys.maxsize):
                 if found is None:

@@ -59,7 +59,7 @@ class UnknownFile(Exception):  # noqa: N818 - its text is the reason, in one lin
 def dump_order(directory: str) -> list[str]:
     """Return the files of a partition's directory for `dump`: segment by segment, then the other files.
 
-    Raise OSError, and NoLogDir for any other directory.
+    Raises OSError, and NoLogDir for any other directory.
     """
     if list(partitions_of(directory)) != [directory]:
         raise NoLogDir(f"{directory} is not the directory of a partition; name one of the partitions in it")

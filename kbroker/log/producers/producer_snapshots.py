@@ -129,7 +129,7 @@ class Snapshots:
             self.unsynced.add(offset)
 
     async def take_in_pieces(self, taking: SnapshotTaking, is_wanted: Callable[[], bool]) -> bool:
-        """Write a snapshot in pieces; return whether it was completed. Raise OSError.
+        """Write a snapshot in pieces. Return whether the snapshot was completed. Raises OSError.
 
         The snapshot is abandoned when `is_wanted` returns False. Neither an abandoned snapshot nor a crash loses data:
         the next start only has to read more of the log, from an older snapshot on.

@@ -141,7 +141,7 @@ class ProducerEntry:
     batches: list[ProducedBatch] = field(default_factory=list)
     """The last five data batches of this epoch, oldest first."""
     snapshot: int = 0
-    """The number of the last snapshot in pieces that already contains this producer."""
+    """The number of the last snapshot that contains this producer. A snapshot is taken in pieces."""
 
     def copy(self) -> ProducerEntry:
         """Return a copy for a snapshot. The copy no longer changes."""

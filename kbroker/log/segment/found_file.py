@@ -37,7 +37,7 @@ class Spans:
         return self._ends[slot], self._links[slot]
 
     def add(self, start: int, end: int, link: Link) -> None:
-        """Record that `start` to `end` is proven. If there are too many ranges, forget the first half."""
+        """Record that the part from `start` to `end` is proven. If there are too many ranges, forget the first half."""
         first = bisect_right(self._starts, start)
         if first and self._ends[first - 1] >= start:
             first -= 1
@@ -65,7 +65,7 @@ class FoundFile:
 
     def _not_proven_up_to(self, size: int) -> None:
         self.unproven = size
-        """The position before which some headers are not yet compared with each other."""
+        """The position before which some batch headers are not yet compared with their neighbours."""
         self.end_proven = False
         """Whether the last batch has been found intact, with the right offset and epoch."""
         self._spans: Spans | None = None

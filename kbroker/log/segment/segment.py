@@ -96,7 +96,7 @@ class Segment:
         """Limits the number of segments with open files."""
         self.deleted = False
         """Whether the segment was removed from its log, and its files are renamed."""
-        self._used = False  # whether used since the last check; an append changes only the size
+        self._used = False  # whether the files were used since the last check; an append only changes the size
         self._checked_size = 0
         self._handle: FileHandle | None = None
         self._inode = 0  # the log file's inode, after it is marked for deletion
@@ -109,7 +109,7 @@ class Segment:
     def create(
         cls, directory: str, base_offset: int, config: LogConfig, now_ms: int, files: OpenFiles, *, jitter_ms: int = 0
     ) -> Segment:
-        """Create an empty segment and its files; raise OSError."""
+        """Create an empty segment and its files. Raises OSError."""
         segment = cls(directory, base_offset, config, now_ms, files, jitter_ms)
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             os.close(open_descriptor(segment.path(suffix), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))

@@ -61,7 +61,7 @@ class Optimization:
         parts = self._store.parts(name, self._store.stage_all(name, [ordered], partition_by, file_format))
         before = ((partition_of(row), sums_of(row)) for row in sums(frame, "topic", "partition"))
         if _total((part.partition, part.sums) for part in parts) != _total(before):
-            raise PipelineError(f"{folder}: the files put together do not hold what the single ones do")
+            raise PipelineError(f"{folder}: the merged files do not contain the same records as the original files")
         if sum(part.sums.records for part in parts) != sum(file.records for file in files):
             raise PipelineError(f"{folder}: the files do not hold as many records as the manifest says")
         by_file: defaultdict[str, int] = defaultdict(int)

@@ -217,9 +217,9 @@ class Verification:
             self._judge_missing(states, different)
 
     def _still_upstream(self, bounds: Bounds, states: dict[Partition, PartitionState]) -> Bounds:
-        """Return the bounds without offsets that retention has just deleted.
+        """Return the bounds, but without the offsets that retention has deleted meanwhile.
 
-        These offsets count as deleted upstream.
+        Count these offsets as deleted upstream.
         """
         existing = self._cluster.topics()
         numbers = {p.topic: existing[p.topic] for p in bounds if p.topic in existing}

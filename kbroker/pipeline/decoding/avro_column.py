@@ -441,7 +441,7 @@ def _stored(value: Any, kind: Type, place: str) -> Any:
         try:
             return value.encode("latin-1")
         except UnicodeEncodeError:
-            raise InvalidValue(f"{place}: the default has a character beyond U+00FF, and is bytes") from None
+            raise InvalidValue(f"{place}: the default is bytes, but has a character beyond U+00FF") from None
     return float(value) if isinstance(value, Decimal) or kind.kind in ("float", "double") else value
 
 

@@ -33,7 +33,7 @@ class Reader:
         self._known: OrderedDict[int, tuple[Schema, Convert]] = OrderedDict()
 
     def value(self, writer: Schema, data: bytes) -> Any:
-        """Decode a value that a schema has written, in the form for Spark. Raises InvalidValue."""
+        """Decode a value that was written with the schema `writer`, to the form for Spark. Raises InvalidValue."""
         known = self._known.get(id(writer))
         if known is None:
             if writer.schema_type != self.schema.schema_type:

@@ -170,7 +170,8 @@ class EventSource:
         elif busy > given * _FULLEST:
             least = math.ceil(busy / _FULLEST)
             raise PipelineError(
-                f"{given:,} visitors who rest between visits cannot make {rate:g} events a second; it takes {least:,}"
+                f"{given:,} visitors who rest between visits cannot make {rate:g} events a second; "
+                f"at least {least:,} are needed"
             )
         return given
 
@@ -375,7 +376,7 @@ def _check(options: EventOptions) -> None:
     shares = {"late": options.late, "duplicates": options.duplicates, "malformed": options.malformed}
     for name, share in shares.items():
         if not 0 <= share < 1:
-            raise PipelineError(f"the share of {name} is from 0 to below 1, not {share:g}")
+            raise PipelineError(f"the share of {name} must be at least 0 and below 1, not {share:g}")
     if sum(shares.values()) >= 1:
         raise PipelineError("the shares of late, duplicates and malformed come to 1 or more")
     if not _LOWEST_RATE <= options.rate < math.inf:
@@ -383,9 +384,9 @@ def _check(options: EventOptions) -> None:
     if options.visitors is not None and not 0 < options.visitors <= _MOST_VISITORS:
         raise PipelineError(f"there are from 1 to {_MOST_VISITORS:,} visitors, not {options.visitors:,}")
     if options.days is not None and not 0 < options.days < math.inf:
-        raise PipelineError(f"the days are above 0, not {options.days:g}")
+        raise PipelineError(f"the days must be above 0, not {options.days:g}")
     if options.count is not None and options.count < 0:
-        raise PipelineError(f"the count is from 0 on, not {options.count}")
+        raise PipelineError(f"the count must be at least 0, not {options.count}")
     end = options.start_ms + (options.days or 0) * tables.DAY_MS
     if options.start_ms < tables.DAY_MS or end > _LAST_MS:
-        raise PipelineError("the span is after 1970-01-01 and before 9999")
+        raise PipelineError("the events must be after 1970-01-01 and before the year 9999")

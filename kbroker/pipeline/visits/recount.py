@@ -88,7 +88,7 @@ def recount_days(
     day: str | None,
     registry: Registry | None = None,
 ) -> list[Row]:
-    """Return the result as rows for people, of all days or of one day, by day and organisation."""
+    """Return the result as readable rows, one for each day and organisation; only the rows of `day` if it is given."""
     frame = recount(session, root, topic, lookup, rules, clocks, registry)
     return _rows(frame, day)
 

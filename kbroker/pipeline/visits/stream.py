@@ -159,13 +159,13 @@ class Visits:
                 f"{self._options.to} is not a table of visits, but has {others[0]}: take another folder"
             )
         if Files(self._session, self._options.checkpoint).exists("metadata"):
-            raise PipelineError(f"the checkpoint {self._options.checkpoint} is one of another job; take a new one")
+            raise PipelineError(f"the checkpoint {self._options.checkpoint} belongs to another job; take a new one")
         known, rules = fingerprint(self._lookup), self._options.rules.facts()
         query, planned = self._checkpoint.query(), self._checkpoint.planned()
         topics = {partition.topic for partition in self._checkpoint.ends(planned)} if planned >= 0 else set()
         if topics - {self._options.topic}:
             raise PipelineError(
-                f"the checkpoint {self._options.checkpoint} is one of topic {', '.join(sorted(topics))}"
+                f"the checkpoint {self._options.checkpoint} belongs to topic {', '.join(sorted(topics))}"
             )
         topic_id = self._topic_id()
         if self.state.batch < 0:

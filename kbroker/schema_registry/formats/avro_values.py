@@ -50,7 +50,7 @@ def _bytes(kind: Type, value: str, place: str) -> bytes:
     try:
         data = value.encode("latin-1")
     except UnicodeEncodeError:
-        raise InvalidValue(f"{place} has a character beyond U+00FF, and is bytes") from None
+        raise InvalidValue(f"{place} is bytes, but has a character beyond U+00FF") from None
     if kind.kind == "fixed" and len(data) != kind.size:
         raise InvalidValue(f"{place} has {len(data)} bytes, and {kind.full} has {kind.size}")
     return data

@@ -39,9 +39,9 @@ class InvalidValue(ValueError):  # noqa: N818 - what it says of the bytes
 class Incompatibility:
     """One reason why a reader's schema cannot read the data of a writer's schema.
 
-    `text` has Confluent's words, with `{path}`, `{info}`, `{reader}` and `{writer}`; in one direction the last two
-    become "new" and "old", in the other direction "old" and "new". `form` is the type of schema, which determines
-    quotes and fields.
+    `text` has Confluent's words, with `{path}`, `{info}`, `{reader}` and `{writer}`. Depending on
+    the direction of the check, `{reader}` becomes "new" and `{writer}` "old", or the reverse. `form` is the type of
+    schema, which determines quotes and fields.
     """
 
     form: str

@@ -34,7 +34,7 @@ LARGEST_PATTERN: Final = 10 * 1024 * 1024
 LARGEST_PATTERNS: Final = 64 * 1024 * 1024
 """The maximum size in bytes of all compiled patterns of a schema."""
 MOST_BACKTRACKS: Final = 10_000
-"""The maximum number of backtracks in one text of a pattern that is not linear."""
+"""The maximum number of backtracks when one text is matched with a pattern that needs backtracking."""
 _DRAFTS: Final = {
     "json-schema.org/draft-04/schema": 4,
     "json-schema.org/schema": 4,

@@ -439,7 +439,7 @@ def _partial(node: Node) -> Node | None:
 
 
 def _distinct(nodes: list[Node]) -> list[Node]:
-    """Return nodes without duplicates of the same JSON. Parts that are no separate schemas are never duplicates."""
+    """Return the nodes, but only one of several nodes with equal JSON. A node without JSON of its own always stays."""
     kept: dict[object, Node] = {}
     for each in nodes:
         kept.setdefault(each.source or id(each), each)

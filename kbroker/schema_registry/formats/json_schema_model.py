@@ -369,9 +369,9 @@ class Costs:
         return found
 
     def _inner(self, node: Node) -> tuple[list[Node], list[list[Node]]]:
-        """Return the nodes that evaluate the same part of a value, and groups of nodes for the parts within it.
+        """Return the nodes that evaluate the same value as `node`, and groups of nodes for the parts of the value.
 
-        Only one node of each group evaluates a part.
+        A part is an item or a property. Only one node of each group evaluates it.
         """
         if node.kind == "reference":
             return [self._model.target(node)], []

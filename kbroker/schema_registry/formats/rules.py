@@ -107,7 +107,7 @@ def _normal_rule(rule: Any) -> dict[str, Any]:
     _object({} if params is None else params, "params")
     _texts(list((params or {}).values()), "params")
     if disabled not in (None, True, False):
-        raise InvalidRules("a rule's disabled is true or false")
+        raise InvalidRules("a rule's `disabled` must be true or false")
     found = {
         "name": rule.get("name"),
         "doc": rule.get("doc"),
@@ -146,7 +146,7 @@ def _check_rule(rule: Mapping[str, Any], names: set[object]) -> None:
         _object(rule["params"], "params")
         _texts(list(rule["params"].values()), "params")
     if rule.get("disabled") not in (None, True, False):
-        raise InvalidRules("a rule's disabled is true or false")
+        raise InvalidRules("a rule's `disabled` must be true or false")
     mode = _mode(rule)
     for action in (rule.get("onSuccess"), rule.get("onFailure")):
         if action is not None and "," in action and mode not in ("WRITEREAD", "UPDOWN"):

@@ -96,7 +96,7 @@ class Authorizer:
         for pattern in acls:
             if pattern.pattern_type is PatternType.PREFIXED:
                 lengths.setdefault(pattern.resource_type, set()).add(len(pattern.name))
-        # Set the lengths before the ACLs: `Rights` in other threads cache decisions for the ACLs that they read.
+        # Set the lengths before the ACLs: `Rights` in another thread would cache decisions by new ACLs and old lengths.
         self._lengths = {kind: tuple(sorted(each)) for kind, each in lengths.items()}
         self.acls = acls
         self._by_principal.clear()

@@ -223,9 +223,9 @@ def _oauthbearer(settings: ListenerSettings, mechanism: str) -> Begin:
     url = settings.find("sasl.oauthbearer.jwks.endpoint.url", mechanism)
     if url is None and not are_enabled(options):
         raise ConfigError(
-            f"listener {settings.listener} offers {mechanism}, but sasl.oauthbearer.jwks.endpoint.url does not say "
-            "which keys tokens are signed by; for development, unsecuredValidator... options of the login module let "
-            "unsigned ones in"
+            f"listener {settings.listener} offers {mechanism}, but sasl.oauthbearer.jwks.endpoint.url is not "
+            "set, so the keys that sign tokens are unknown; for development, the unsecuredValidator... options of the "
+            "login module allow unsigned tokens"
         )
     if url is None:
         validate = unsecured(options, SystemClock().now_ms)

@@ -70,7 +70,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     algorithm = settings.endpoint_identification
     if algorithm.upper() not in ("", "HTTPS"):
         name = settings.names["endpoint.identification.algorithm"]
-        raise ConfigError(f"{name} is {algorithm}; it may be https, or empty, so that no name is checked")
+        raise ConfigError(f"{name} is {algorithm}; it must be https, or empty to check no name")
     context.check_hostname = bool(algorithm)
     _choose(context, settings)
     _trust(context, settings)

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _DAYS: Final = 365
 _EARLIER: Final = datetime.timedelta(hours=1)
-"""A certificate is valid from this time before its creation, because the clocks of two machines differ."""
+"""A certificate's validity begins this long before the certificate is created: another machine's clock may be slow."""
 
 
 @dataclass(frozen=True, slots=True)

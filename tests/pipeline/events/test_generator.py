@@ -282,7 +282,7 @@ def test_records_have_the_size_of_such_events(day: Day) -> None:
         (EventOptions(START, rate=0.0), "the rate is"),
         (EventOptions(START, rate=float("nan")), "the rate is"),
         (EventOptions(START, rate=1e12), "too many"),
-        (EventOptions(START, rate=10, visitors=10), "it takes"),
+        (EventOptions(START, rate=10, visitors=10), "are needed"),
         (EventOptions(START, visitors=0), "visitors"),
         (EventOptions(START, days=-1), "the days"),
         (EventOptions(START, days=float("inf")), "the days"),

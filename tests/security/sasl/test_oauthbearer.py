@@ -433,7 +433,7 @@ UNVERIFIED = {f"sasl.oauthbearer.allow.unverified.{claim}": "true" for claim in 
 def test_nothing_unsigned_is_taken_unless_it_is_asked_for(tmp_path):
     assert not are_enabled({})
     assert are_enabled({"unsecuredValidatorPrincipalClaimName": "sub"})
-    with pytest.raises(ConfigError, match="does not say which keys"):
+    with pytest.raises(ConfigError, match="the keys that sign tokens are unknown"):
         offers(BrokerConfig(LISTENER))
     path = tmp_path / "keys.json"
     path.write_text(json.dumps(KEYS))

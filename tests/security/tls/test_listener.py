@@ -129,7 +129,7 @@ def test_pkcs12(settings: Settings, more: dict[str, str], kind: str) -> None:
         ({"ssl.protocol": "SSLv3"}, "ssl.protocol: SSLv3 cannot be used"),
         ({"ssl.cipher.suites": "TLS_RSA_WITH_RC9_MD5"}, "TLS_RSA_WITH_RC9_MD5 cannot be used"),
         ({"ssl.cipher.suites": OF_TLS_13[0]}, "all"),
-        ({"ssl.endpoint.identification.algorithm": "ldaps"}, "it may be https, or empty"),
+        ({"ssl.endpoint.identification.algorithm": "ldaps"}, "it must be https, or empty"),
         ({"ssl.principal.mapping.rules": "RULES"}, "ssl.principal.mapping.rules: 'RULES' is neither"),
         ({"listener.name.ssl.ssl.keystore.location": "/nowhere"}, "listener.name.ssl.ssl.keystore.location: cannot"),
     ],

@@ -85,7 +85,7 @@ class TableStore:
             return Manifest(())
         note = self._table.note()
         if note is None:
-            raise PipelineError(f"{self.files.root} is a table that no archive began: take a place of its own")
+            raise PipelineError(f"{self.files.root} is a table that no archive has created: use another place")
         entry, self._partition_by = decode(note, self.files.root)
         return Manifest([entry])
 
