@@ -159,7 +159,7 @@ class Change:
 
 
 def partitions_by_topic(texts: Iterable[str]) -> dict[str, set[int] | None]:
-    """Return the partitions in texts like "orders" and "orders:0,2", None for all; raises WrongValue."""
+    """Return the partitions in texts like "orders" and "orders:0,2", None for all. Raises WrongValue."""
     found: dict[str, set[int] | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")

@@ -60,7 +60,7 @@ NAMES: Final = (
 
 
 def _parse(text: str) -> dict[str, int]:
-    """Read "name:count,..."; raises ValueError for a name that does not exist."""
+    """Read "name:count,...". Raises ValueError for a name that does not exist."""
     counts = {}
     for item in filter(None, text.split(",")):
         name, _, count = item.partition(":")

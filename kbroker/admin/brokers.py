@@ -69,13 +69,13 @@ def described_cluster(admin: Any, *, fenced: bool = False) -> dict[str, Any]:
 
 
 def unregister_broker(admin: Any, broker_id: int) -> None:
-    """Unregister a dead broker from a cluster on KRaft; raises AdminError."""
+    """Unregister a dead broker from a cluster on KRaft. Raises AdminError."""
     answer = ask_controller(admin, UnregisterBrokerRequest(broker_id), UnregisterBrokerResponse)
     check_code(answer.error_code, f"cannot unregister broker {broker_id}", answer.error_message)
 
 
 def one_broker(admin: Any, partitions: Mapping[Key, Mapping[str, Any]], broker_id: int) -> dict[str, Any]:
-    """Return one broker of `listed_brokers`; raises AdminError if the broker is not alive."""
+    """Return one broker of `listed_brokers`. Raises AdminError if the broker is not alive."""
     for each in listed_brokers(admin, partitions):
         if each["id"] == broker_id:
             return each

@@ -75,7 +75,7 @@ class Subject:
 
 
 def listed_subjects(admin: Any, kinds: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return type and name of the entities with configs, of the given types or of all; raises AdminError."""
+    """Return type and name of the entities with configs, of the given types or of all. Raises AdminError."""
     request = ListConfigResourcesRequest([TYPES[kind] for kind in kinds])
     at_least = 0 if list(kinds) == ["client-metrics"] else _WITH_TYPES
     answer = ask_any(admin, request, ListConfigResourcesResponse, at_least)
@@ -86,7 +86,7 @@ def listed_subjects(admin: Any, kinds: Sequence[str] = ()) -> list[tuple[str, st
 
 
 def described_configs(admin: Any, subject: Subject, *, documentation: bool) -> list[DescribeConfigsResourceResult]:
-    """Return all configs of a subject, each with its source; raises AdminError."""
+    """Return all configs of a subject, each with its source. Raises AdminError."""
     resource = DescribeConfigsResource(TYPES[subject.kind], subject.name, None)
     request = DescribeConfigsRequest([resource], include_synonyms=False, include_documentation=documentation)
     (result,) = _request(admin, subject, request, DescribeConfigsResponse).results
@@ -116,7 +116,7 @@ def check_size(key: str, value: str | None) -> None:
 
 
 def alter_configs(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig], *, dry_run: bool) -> None:
-    """Set and unset configs, all of them or none, and wait until they are readable; raises AdminError."""
+    """Set and unset configs, all of them or none, and wait until they are readable. Raises AdminError."""
     for op in ops:
         check_size(op.name, op.value)
     resource = IncrementalResource(TYPES[subject.kind], subject.name, list(ops))

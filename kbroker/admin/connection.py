@@ -70,7 +70,7 @@ class Connection:
             client.close()
 
     def open_admin(self) -> Any:
-        """Return a KafkaAdminClient that the caller must close; raises Unreachable."""
+        """Return a KafkaAdminClient that the caller must close. Raises Unreachable."""
         self._require_reachable()
         client = self._made(KafkaAdminClient)
         client._manager.cluster._coordinators = _Forgetful()  # noqa: SLF001 - there is no setting for it
@@ -150,7 +150,7 @@ def _unreachable(address: str, patience_s: float) -> str | None:
 
 
 def addresses(text: str) -> str:
-    """Check a text like HOST:PORT,... and return it without blanks; raises WrongInput.
+    """Check a text like HOST:PORT,... and return it without blanks. Raises WrongInput.
 
     Ignores a protocol prefix, like PLAINTEXT:// in a broker's listeners, as Java's clients do.
     """

@@ -169,7 +169,7 @@ def _offset_error(answer: OffsetFetchResponse) -> int:
 
 
 def topic_of_group(admin: Any, group: str) -> str:
-    """Return a group's dead letter topic; raises AdminError if the group has none."""
+    """Return a group's dead letter topic. Raises AdminError if the group has none."""
     configs = described_configs(admin, Subject("group", group), documentation=False)
     name = next((each.value for each in configs if each.name == _TOPIC_NAME), None)
     name = (name or "").strip()
@@ -182,7 +182,7 @@ class Letters:
     """The dead letters that a topic contained when this object was created."""
 
     def __init__(self, admin: Any, topic: str, partitions: tuple[int, ...] = ()) -> None:
-        """Find the partitions' bounds; raises AdminError if the topic or a partition is missing or has no leader."""
+        """Find the partitions' bounds. Raises AdminError if the topic or a partition is missing or has no leader."""
         self.topic = topic
         self._reader = PartitionReader(admin)
         chosen = chosen_partitions(admin, topic, partitions, self._reader)
@@ -230,7 +230,7 @@ class Letters:
 
 
 def topic_view(admin: Any, topic: str, reader: PartitionReader | None = None) -> TopicView:
-    """Return a topic; raises AdminError if it does not exist."""
+    """Return a topic. Raises AdminError if it does not exist."""
     view = (reader or PartitionReader(admin)).topic(topic)
     if view is None:
         raise AdminError(no_such_topic(admin, topic))
@@ -238,7 +238,7 @@ def topic_view(admin: Any, topic: str, reader: PartitionReader | None = None) ->
 
 
 def chosen_partitions(admin: Any, topic: str, wanted: Iterable[int], reader: PartitionReader) -> tuple[int, ...]:
-    """Return the wanted partitions of a topic, or all of them; raise AdminError if one is missing."""
+    """Return the wanted partitions of a topic, or all of them. Raises AdminError if one is missing."""
     there = sorted(each.partition_index for each in topic_view(admin, topic, reader).partitions)
     chosen = tuple(dict.fromkeys(wanted)) or tuple(there)
     for index in chosen:

@@ -41,7 +41,7 @@ def described_features(admin: Any) -> list[dict[str, Any]]:
 
 
 def change_features(admin: Any, levels: Mapping[str, int], kind: int, *, dry_run: bool) -> None:
-    """Change feature levels, all of them or none; raises AdminError.
+    """Change feature levels, all of them or none. Raises AdminError.
 
     The request is valid in every version of the API, also in version 0 (Apache Kafka 2.7), which has no upgrade types.
     """

@@ -111,7 +111,7 @@ def fetch(
     most_bytes: int = MOST_BYTES,
     epochs: Mapping[Key, int] | None = None,
 ) -> dict[Key, Piece]:
-    """Fetch records of partitions from their leaders; raises AdminError, PartitionRefused and UnreadableBatch.
+    """Fetch records of partitions from their leaders. Raises AdminError, PartitionRefused and UnreadableBatch.
 
     A result ends before a batch that cannot be read; only a fetch that begins at this batch raises UnreadableBatch. If
     the broker throttles the client, the answer may lack partitions (KIP-219).
@@ -192,7 +192,7 @@ def _piece(key: Key, offset: int, response: PartitionData, room: _Room, *, commi
 
 
 def unreadable_at(admin: Any, key: Key, offset: int) -> UnreadableBatch | None:
-    """Return the batch that blocks a reader at `offset`, or None; raises AdminError.
+    """Return the batch that blocks a reader at `offset`, or None. Raises AdminError.
 
     The batch may end directly before the offset, because a batch with surplus bytes fails only after its records were
     read.

@@ -92,7 +92,7 @@ def named_partitions(admin: Any, wanted: Sequence[str]) -> list[TopicPartition]:
 def new_offsets(
     admin: Any, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int], target: Target
 ) -> dict[TopicPartition, int]:
-    """Return each partition's offset after a reset, limited to the partition's bounds; raises AdminError."""
+    """Return each partition's offset after a reset, limited to the partition's bounds. Raises AdminError."""
     offsets = PartitionOffsets(admin, partitions)
     for each in partitions:
         if each not in offsets.partitions:

@@ -123,7 +123,7 @@ class PartitionReader:
         return patiently(once, reads=True)
 
     def _look_again(self, name: str) -> None:
-        """Request a topic's leaders; raises AdminError if the topic was deleted, or was created anew."""
+        """Request a topic's leaders. Raises AdminError if the topic was deleted, or was created anew."""
         was = self.topic(name)
         found = self._topics[name] = self._looked_up(name)
         if isinstance(found, TopicHidden):

@@ -55,7 +55,7 @@ def file_of(name: str) -> Path:
 
 
 def existing(name: str) -> Path:
-    """Return the path of a profile; raises AdminError if the profile does not exist."""
+    """Return the path of a profile. Raises AdminError if the profile does not exist."""
     path = file_of(name)
     if not path.is_file():
         known = names()

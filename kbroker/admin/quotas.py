@@ -46,7 +46,7 @@ LIMITS = {
 
 
 def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None]) -> None:
-    """Set limits of an entity, and remove the limits whose value is None; raises AdminError."""
+    """Set limits of an entity, and remove the limits whose value is None. Raises AdminError."""
     ops = [OpData(key, remove=True) if value is None else OpData(key, value) for key, value in limits.items()]
     entry = AlteredEntry([AlteredEntity(*part) for part in entity.items()], ops)
     answer = _answered(ask_any(admin, AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse))

@@ -40,7 +40,7 @@ class Moves:
 
 
 def parse_moves(data: bytes) -> Moves:
-    """Parse the JSON of a reassignment; raises WrongInput."""
+    """Parse the JSON of a reassignment. Raises WrongInput."""
     moves = Moves()
     try:
         for each in json.loads(data)["partitions"]:
@@ -62,7 +62,7 @@ def parse_moves(data: bytes) -> Moves:
 
 
 def parse_partitions(data: bytes) -> dict[str, list[int]]:
-    """Parse the JSON that names partitions for kafka-leader-election; raises WrongInput."""
+    """Parse the JSON that names partitions for kafka-leader-election. Raises WrongInput."""
     found: dict[str, list[int]] = {}
     try:
         for each in json.loads(data)["partitions"]:
@@ -158,7 +158,7 @@ def set_throttles(
 
 
 def clear_throttles(admin: Any, topics: Sequence[str], brokers: Sequence[int]) -> None:
-    """Remove the limits of moves; raises AdminError."""
+    """Remove the limits of moves. Raises AdminError."""
     rates = [*(_RATE.format(role) for role in _ROLES), _DIRECTORIES_RATE]
     for broker in brokers:
         _set(admin, Subject("broker", str(broker)), dict.fromkeys(rates))

@@ -33,7 +33,7 @@ def named(partition: TopicPartition) -> str:
 
 
 def known_partitions(consumer: Any, topic: str) -> set[int]:
-    """Return the numbers of a topic's partitions; raises AdminError if the topic does not exist."""
+    """Return the numbers of a topic's partitions. Raises AdminError if the topic does not exist."""
     known: set[int] = set()
     names: list[str] = []
     # kafka-python raises this error while it updates its metadata of only this topic.

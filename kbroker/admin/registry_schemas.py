@@ -40,7 +40,7 @@ class RegistryPlace:
     ca: str | None = None
 
     def schemas(self) -> RegistrySchemas:
-        """Return the registry's schemas; raises AdminError if the URL or the file cannot be used."""
+        """Return the registry's schemas. Raises AdminError if the URL or the file cannot be used."""
         return RegistrySchemas(SchemaRegistry(self.url, self.ca))
 
 
@@ -57,7 +57,7 @@ class RegistrySchemas:
         """The time until which no request is sent after a request without an answer, and the error of that request."""
 
     def of_id(self, number: int) -> Schema:
-        """Return the schema of an id; raises AdminError if the id is unknown, or if the schema cannot be used."""
+        """Return the schema of an id. Raises AdminError if the id is unknown, or if the schema cannot be used."""
         return self._kept(number, "ids")
 
     def of_token(self, token: bytes) -> Schema | str:

@@ -163,7 +163,7 @@ class KafkaStore:
         return None
 
     async def ask(self, question: Callable[[State], T]) -> T:
-        """Return the answer to a short question; raises RegistryError."""
+        """Return the answer to a short question. Raises RegistryError."""
         await self._served()
         try:
             answer = question(self._replayed.shard.state)
@@ -176,7 +176,7 @@ class KafkaStore:
         return question(self._replayed.shard.state)
 
     async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
-        """Return the answer to a question that awaits `turn`; raises RegistryError."""
+        """Return the answer to a question that awaits `turn`. Raises RegistryError."""
         while True:
             await self._served()
             replayed = self._replayed
@@ -185,7 +185,7 @@ class KafkaStore:
                 return answer
 
     async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
-        """Return the reply to a decision; raises RegistryError."""
+        """Return the reply to a decision. Raises RegistryError."""
         await self._served()
         outcome = decision(self._replayed.shard)
         if not outcome.writes and not isinstance(outcome.reply, RegistryError):
@@ -221,7 +221,7 @@ class KafkaStore:
                 raise self._late() from None
 
     async def _look(self) -> None:
-        """Read all changes that any instance acknowledged before now; raises RegistryError if Kafka does not answer.
+        """Read all changes that any instance acknowledged before now. Raises RegistryError if Kafka does not answer.
 
         Concurrent requests share one read. If another instance has left a transaction open, readers get no records
         after its beginning. The read waits only for a limited time for the end of that transaction.

@@ -44,7 +44,7 @@ class Forbidden(Refused):
 
 
 class SchemaRegistry:
-    """A registry at a URL, like "http://127.0.0.1:8081" or "https://user:password@registry"; raises AdminError."""
+    """A registry at a URL, like "http://127.0.0.1:8081" or "https://user:password@registry". Raises AdminError."""
 
     def __init__(self, url: str, ca: str | Path | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")

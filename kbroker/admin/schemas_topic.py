@@ -27,7 +27,7 @@ class UnsuitableTopic(AdminError):  # noqa: N818 - an outcome
 
 
 def schemas_topic(admin: Any) -> TopicView:
-    """Return the topic, or create it if it is missing; raises UnsuitableTopic and AdminError."""
+    """Return the topic, or create it if it is missing. Raises UnsuitableTopic and AdminError."""
     view = _found(admin)
     if view is None:
         brokers = len(cluster_view(admin, []).brokers)

@@ -75,7 +75,7 @@ def share_offsets(admin: Any, name: str) -> dict[TopicPartition, ShareOffset]:
 
 
 def alter_share_offsets(admin: Any, name: str, new: Mapping[TopicPartition, int]) -> None:
-    """Set the start offsets of a group without members; raises Failures."""
+    """Set the start offsets of a group without members. Raises Failures."""
     topics: dict[str, list[AlterShareGroupOffsetsRequestPartition]] = {}
     for each, offset in sorted(new.items()):
         wanted = AlterShareGroupOffsetsRequestPartition(each.partition, offset)

@@ -57,7 +57,7 @@ def expire_token(admin: Any, token_id: str, period_ms: int = -1) -> int:
 
 
 def _hmac_of(admin: Any, token_id: str) -> bytes:
-    """Return a token's HMAC, which is as good as a password; raises AdminError if the token does not exist."""
+    """Return a token's HMAC, which is as good as a password. Raises AdminError if the token does not exist."""
     for each in described_tokens(admin):
         if each.token_id == token_id:
             return bytes(each.hmac)

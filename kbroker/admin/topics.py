@@ -137,7 +137,7 @@ def id_text(topic_id: Any) -> str | None:
 
 
 def set_topic_configs(admin: Any, name: str, configs: Mapping[str, str | None]) -> None:
-    """Set configs of a topic, and reset configs whose value is None to their defaults; raises AdminError."""
+    """Set configs of a topic, and reset configs whose value is None to their defaults. Raises AdminError."""
     changes = {
         key: (AlterConfigOp.DELETE if value is None else AlterConfigOp.SET, value) for key, value in configs.items()
     }

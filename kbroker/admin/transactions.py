@@ -78,7 +78,7 @@ def listed(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[Listed]:
-    """Return the transactional ids of all brokers; raises AdminError if a broker does not support a filter."""
+    """Return the transactional ids of all brokers. Raises AdminError if a broker does not support a filter."""
     request = ListTransactionsRequest(list(states), list(producer_ids), longer_than_ms, pattern or None)
     at_least = 2 if pattern else 1 if longer_than_ms >= 0 else 0
     found: list[Listed] = []
@@ -140,7 +140,7 @@ def _coordinator(admin: Any, transactional_id: str) -> int:
 
 
 def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[Key, list[ProducerState]]]:
-    """Yield the states of producers that a broker has for partitions; raises AdminError."""
+    """Yield the states of producers that a broker has for partitions. Raises AdminError."""
     topics: dict[str, list[int]] = {}
     for topic, index in wanted:
         topics.setdefault(topic, []).append(index)
@@ -182,7 +182,7 @@ def known_open(admin: Any, producer_ids: Iterable[int]) -> dict[tuple[int, Key],
 
 
 def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
-    """Make a leader append the marker that aborts a transaction in one partition; raises AdminError."""
+    """Make a leader append the marker that aborts a transaction in one partition. Raises AdminError."""
     topic, index = key
     marker = WritableTxnMarker(
         producer.producer_id,
@@ -222,7 +222,7 @@ def abort_at(admin: Any, key: Key, start_offset: int, *, force: bool) -> Produce
 
 
 def _retried(ask: Callable[[], tuple[int, str | None, T]], what: str) -> T:
-    """Retry until the cluster is ready; raises AdminError."""
+    """Retry until the cluster is ready. Raises AdminError."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         code, message, answer = ask()

@@ -41,7 +41,7 @@ class Credential:
 
 
 def described_users(admin: Any, names: Sequence[str] = ()) -> tuple[list[Credential], list[str]]:
-    """Return users that have passwords (of all users, if `names` is empty), and failures by user; raises AdminError."""
+    """Return users that have passwords (of all users, if `names` is empty), and failures by user. Raises AdminError."""
     wanted = [UserName(name) for name in dict.fromkeys(names)] or None
     request = DescribeUserScramCredentialsRequest(users=wanted)
     answer = ask_controller(admin, request, DescribeUserScramCredentialsResponse)
@@ -62,7 +62,7 @@ def described_users(admin: Any, names: Sequence[str] = ()) -> tuple[list[Credent
 def add_user(
     admin: Any, name: str, password: str, mechanisms: Sequence[str], iterations: int = LEAST_ITERATIONS
 ) -> None:
-    """Set a user's password for some mechanisms; raises AdminError."""
+    """Set a user's password for some mechanisms. Raises AdminError."""
     upsertions = []
     for mechanism in mechanisms:
         salt = new_salt()
@@ -73,7 +73,7 @@ def add_user(
 
 
 def mechanisms_of(admin: Any, name: str) -> tuple[str, ...]:
-    """Return the mechanisms for which a user has a password; raises AdminError if the user does not exist."""
+    """Return the mechanisms for which a user has a password. Raises AdminError if the user does not exist."""
     request = DescribeUserScramCredentialsRequest(users=[UserName(name)])
     result = ask_controller(admin, request, DescribeUserScramCredentialsResponse).results[0]
     if result.error_code:

@@ -219,7 +219,7 @@ def _in_flight(node: Node, loop: asyncio.AbstractEventLoop, group: str, most: in
 
 
 def _plain_address(node: Node) -> str:
-    """Return the address of a listener without login; raises ConfigError."""
+    """Return the address of a listener without login. Raises ConfigError."""
     listeners = node.config.listeners
     for listener, address in zip(listeners.bind, node.addresses, strict=True):
         if listeners.protocols[listener.name] == "PLAINTEXT":
@@ -236,7 +236,7 @@ class TracesPlace:
 
     @contextlib.asynccontextmanager
     async def of(self, node: Node) -> AsyncIterator[None]:
-        """Trace the requests of a broker; raises OSError."""
+        """Trace the requests of a broker. Raises OSError."""
         about = {"service.instance.id": str(node.node_id), "kafka.cluster.id": node.cluster_id}
         traces = await asyncio.to_thread(Traces, exporting_to(self.url, about))
         node.server.dispatcher.trace(traces.note, self.ratio)
@@ -324,7 +324,7 @@ def _http_socket(name: str, at: str, *, public: bool) -> socket.socket:
 
 
 def _http_address(name: str, at: str) -> tuple[str, int]:
-    """Return the address of a server whose module can be loaded; raises NoPlace."""
+    """Return the address of a server whose module can be loaded. Raises NoPlace."""
     service = _SERVICES[name]
     host, port = parse(at, f"--{name}", service.default)
     service.require(f"--{name}")

@@ -49,7 +49,7 @@ _content_options = with_options(
 
 
 def _values(interval: int | None, metrics: tuple[str, ...], match: tuple[str, ...]) -> dict[str, str]:
-    """Return the configs in the options; raises UsageError."""
+    """Return the configs in the options. Raises UsageError."""
     selectors = [each for text in match for each in text.split(",")]
     for each in selectors:
         name, equals, pattern = each.partition("=")

@@ -184,7 +184,7 @@ def restart(node_id: int, data_dir: str) -> None:
 
 
 def _running(data_dir: str) -> ClusterDescription:
-    """Return the running cluster of a directory; raises LauncherError if no cluster runs there."""
+    """Return the running cluster of a directory. Raises LauncherError if no cluster runs there."""
     directory = Path(data_dir).absolute()
     description = read_description(directory)
     if not launcher_runs(directory):

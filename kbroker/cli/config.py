@@ -47,7 +47,7 @@ _subject_options = with_options(
 
 
 def _subject(options: dict[str, Any]) -> Subject:
-    """Return the entity in the options; raises UsageError unless there is exactly one."""
+    """Return the entity in the options. Raises UsageError unless there is exactly one."""
     found = [
         Subject(kind, str(options[kind.replace("-", "_")]))
         for kind in TYPES

@@ -305,7 +305,7 @@ def _parse_start(text: str) -> _Start:
 
 
 def _included(consumer: Any, include: str) -> tuple[str, ...]:
-    """Return the existing topics that match; raises ClickException if no topic matches."""
+    """Return the existing topics that match. Raises ClickException if no topic matches."""
     matches = whole_match(include)
     found = tuple(sorted(topic for topic in consumer.topics() if matches(topic) and not topic.startswith("__")))
     if not found:

@@ -132,7 +132,7 @@ def reset(
 def _reset(
     admin: Any, name: str, kind: str | None, topics: tuple[str, ...], target: Target, *, execute: bool
 ) -> list[dict[str, Any]]:
-    """Return the changes of one group's reset, and make them with `execute`; raises AdminError."""
+    """Return the changes of one group's reset, and make them with `execute`. Raises AdminError."""
     group = group_of(admin, name, kind)
     state = None if group is None else group["state"]
     if state not in WITHOUT_MEMBERS:

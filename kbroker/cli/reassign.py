@@ -145,7 +145,7 @@ def _keys(admin: Any, name: str, partition: int | None) -> list[Key]:
 
 
 def _known(admin: Any, wanted: Mapping[Key, object]) -> dict[Key, dict[str, Any]]:
-    """Return the Metadata of partitions; raises ClickException if one is missing."""
+    """Return the Metadata of partitions. Raises ClickException if one is missing."""
     names = sorted({topic for topic, _ in wanted})
     there = existing_topics(admin, names)
     missing = [no_such_topic(admin, name) for name in names if name not in there]

@@ -104,7 +104,7 @@ class RegistryOptions:
         registry_ca: str | None = None,
         registry_auth: str | None = None,
     ) -> RegistryOptions:
-        """Create the settings from the values of the options; raises ConfigError and NoPlace."""
+        """Create the settings from the values of the options. Raises ConfigError and NoPlace."""
         asks_for_login = (registry_auth or NONE).upper() == BASIC
         named = {
             "--registry-advertised": registry_advertised,
@@ -126,7 +126,7 @@ class RegistryOptions:
         return cls(at, tls, registry_ca or None, asks_for_login, given)
 
     def listening(self, host: str, port: int, *, public: bool) -> socket.socket:
-        """Return a listening socket; raises NoPlace if other machines could connect without a password or without TLS.
+        """Return a listening socket. Raises NoPlace if other machines could connect without a password or without TLS.
 
         With `public`, both are allowed.
         """
@@ -141,7 +141,7 @@ class RegistryOptions:
 
 
 def tls_files(cert: str | None, key: str | None, cert_option: str, key_option: str) -> tuple[str, str] | None:
-    """Return the files of a certificate and its key after checking that both can be read; raises ConfigError."""
+    """Return the files of a certificate and its key after checking that both can be read. Raises ConfigError."""
     if not cert and not key:
         return None
     if not cert or not key:

@@ -109,7 +109,7 @@ class Console:
         return max(seen, key=lambda each: each.taken, default=None)
 
     async def topic(self, name: str) -> Any:
-        """Return the current state of one topic; raises NotThere if it does not exist."""
+        """Return the current state of one topic. Raises NotThere if it does not exist."""
         found = (await self.ask(lambda admin: view_with(admin, name))).topics.get(name)
         if found is None:
             raise NotThere(f"there is no topic {name}")

@@ -55,7 +55,7 @@ def is_users(users: Mapping[str, str], name: str, password: str) -> bool:
 
 
 def read_users(path: Path) -> dict[str, str]:
-    """Return the users of a file; raises AdminError."""
+    """Return the users of a file. Raises AdminError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -81,7 +81,7 @@ def read_users(path: Path) -> dict[str, str]:
 
 
 def _parsed(line: str) -> tuple[int, int, int, bytes, bytes]:
-    """Return the parts of a line; raises ValueError."""
+    """Return the parts of a line. Raises ValueError."""
     kind, n, r, p, salt, made = line.split("$")
     numbers = int(n), int(r), int(p)
     too_expensive = numbers[0] > _MOST_N or numbers[1] > 16 or numbers[2] > 4

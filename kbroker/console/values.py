@@ -28,7 +28,7 @@ class Values:
             self._fields.setdefault(name, []).append(value)
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a field without blanks around it; raises WrongInput if it is not valid text."""
+        """Return a field without blanks around it. Raises WrongInput if it is not valid text."""
         found = self.raw(name, default).strip()
         try:
             found.encode()
@@ -80,7 +80,7 @@ class Values:
         return default if found is None else found
 
     def needed_number(self, name: str, what: str, *, least: int = 0) -> int:
-        """Return an integer; raises WrongInput if the field is empty."""
+        """Return an integer. Raises WrongInput if the field is empty."""
         self.needed(name, what)
         return self.number(name, what, least=least)
 
@@ -107,7 +107,7 @@ def queried(request: Request) -> Values:
 
 
 async def form_of(request: Request) -> Values:
-    """Return the fields of a sent form; raises WrongInput."""
+    """Return the fields of a sent form. Raises WrongInput."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise WrongInput("a form is sent as application/x-www-form-urlencoded")

@@ -62,7 +62,7 @@ def encode_entries(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def decode_entries(value: Mapping[str, Any]) -> frozenset[Entry]:
-    """Return a pattern's ACLs; raises KeyError, TypeError or ValueError for invalid content."""
+    """Return a pattern's ACLs. Raises KeyError, TypeError or ValueError for invalid content."""
     if value["version"] != 1:
         raise ValueError(f"version {value['version']} of ACLs is not known")
     return frozenset(_entry(each) for each in value["acls"])
@@ -91,7 +91,7 @@ def encode_change(pattern: Pattern) -> bytes:
 
 
 def decode_change(kind: PatternType, data: bytes) -> Pattern:
-    """Return the pattern whose ACLs have changed; raises ValueError for an invalid notification."""
+    """Return the pattern whose ACLs have changed. Raises ValueError for an invalid notification."""
     try:
         if kind is PatternType.LITERAL:
             resource, colon, name = data.decode().partition(":")

@@ -164,7 +164,7 @@ def _check_configs(name: str, given: Mapping[str, str]) -> None:
 
 
 def _is_fresh(topic: TopicState, controller: Controller) -> bool:
-    """Whether a topic is not recorded yet; raises AdoptError if its name or id belongs to another topic."""
+    """Whether a topic is not recorded yet. Raises AdoptError if its name or id belongs to another topic."""
     known = controller.state.topics.get(topic.name)
     if known is not None and known.topic_id != topic.topic_id:
         raise AdoptError(

@@ -101,7 +101,7 @@ class EmbeddedStore:
         return self._sync.waiting() if self._sync is not None else None
 
     def settle(self) -> None:
-        """Wait until all writes are on disk; raises OSError."""
+        """Wait until all writes are on disk. Raises OSError."""
         if self._sync is not None:
             self._sync.settle()
 
@@ -144,7 +144,7 @@ class EmbeddedStore:
             self._compact()
 
     def close(self) -> None:
-        """Close the journal; raises OSError if its end could not be synced."""
+        """Close the journal. Raises OSError if its end could not be synced."""
         if self._fd < 0:
             return
         work, self._compaction = self._compaction, None

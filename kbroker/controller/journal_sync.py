@@ -99,7 +99,7 @@ class JournalSync:
         return future
 
     def settle(self) -> None:
-        """Sync all writes now; raises OSError."""
+        """Sync all writes now. Raises OSError."""
         self.check()
         if self._done < self._asked:
             try:
@@ -117,7 +117,7 @@ class JournalSync:
             self._failed(error)
 
     def close(self) -> None:
-        """Sync all writes, and end the thread; raises OSError."""
+        """Sync all writes, and end the thread. Raises OSError."""
         self._pool.shutdown()
         if self._error is None and self._done < self._asked:
             self._sync_now()

@@ -71,7 +71,7 @@ def _put(fd: int, data: bytes, position: int) -> int:
 
 
 def sync_directory(directory: str) -> None:
-    """Sync a directory's entries to disk; raises OSError."""
+    """Sync a directory's entries to disk. Raises OSError."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -70,7 +70,7 @@ class MetadataStore(Protocol):
         """
 
     def settle(self) -> None:
-        """Wait until all writes are durable; raises OSError."""
+        """Wait until all writes are durable. Raises OSError."""
 
     def close(self) -> None:
         """Close the store's files or connection."""

@@ -48,7 +48,7 @@ def encode_token(info: TokenInformation) -> dict[str, Any]:
 
 
 def decode_token(value: Mapping[str, Any]) -> TokenInformation:
-    """Return a token; raises KeyError, TypeError, AttributeError or ValueError for invalid content."""
+    """Return a token. Raises KeyError, TypeError, AttributeError or ValueError for invalid content."""
     version = value["version"]
     if version not in range(1, _VERSION + 1):
         raise ValueError(f"version {version} of tokens is not known")

@@ -101,7 +101,7 @@ def read(path: str, data: bytes, reader: Callable[[Mapping[str, Any]], A]) -> A:
 
 
 def read_number(path: str, data: bytes) -> int:
-    """Return the number in /controller_epoch; raises Unreadable."""
+    """Return the number in /controller_epoch. Raises Unreadable."""
     try:
         return int(data)
     except ValueError:

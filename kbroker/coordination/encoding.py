@@ -32,7 +32,7 @@ def read_prefix(data: bytes, part: str) -> int:
 
 
 def decode_value(cls: type[_T], value: bytes) -> _T:
-    """Return the message in a value; raises Malformed. As in Kafka, values of unknown versions are also decoded."""
+    """Return the message in a value. Raises Malformed. As in Kafka, values of unknown versions are also decoded."""
     version = read_prefix(value, "value")
     if version not in cast("Any", cls).VERSIONS:
         raise Malformed(f"its value has version {version}, which {cls.__name__} does not have")

@@ -171,7 +171,7 @@ class Runtime(Generic[S]):
         return all(state.active for state in self._partitions.values())
 
     def shard(self, partition: int) -> S:
-        """Return an active shard; raises ApiError if the shard is loading or this broker does not coordinate it."""
+        """Return an active shard. Raises ApiError if the shard is loading or this broker does not coordinate it."""
         return self._active(partition).shard
 
     def replayed(self, partition: int) -> tuple[S, int] | None:

@@ -171,7 +171,7 @@ class Shard(Protocol):
         """
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
-        """Apply a record of the log; raises Malformed or ValueError if the record is unreadable."""
+        """Apply a record of the log. Raises Malformed or ValueError if the record is unreadable."""
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
         """Apply a transaction marker of the log."""
@@ -202,7 +202,7 @@ class Writer(Protocol):
         """
 
     def max_batch_bytes(self, partition: int) -> int:
-        """Return the maximum size of a batch; raises ApiError if this broker does not lead the partition."""
+        """Return the maximum size of a batch. Raises ApiError if this broker does not lead the partition."""
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
         """Return an awaitable that ends when the high watermark reaches `offset`.
@@ -218,7 +218,7 @@ class Writer(Protocol):
         """
 
     def end_offset(self, partition: int) -> int:
-        """Return the log's end offset; raises ApiError if this broker does not lead the partition."""
+        """Return the log's end offset. Raises ApiError if this broker does not lead the partition."""
 
     def read(self, partition: int, begin: int = 0) -> Iterator[memoryview]:
         """Yield the log from an offset to its end, in chunks of complete batches, including uncommitted ones."""

@@ -36,7 +36,7 @@ def number(text: str) -> int | float | None:
 
 
 def number_literal(text: str, at: int) -> int | float:
-    """Return the number of a literal; raises FilterError."""
+    """Return the number of a literal. Raises FilterError."""
     found = number(text)
     if found is None:
         raise FilterError(at, f"a number has at most {_LONGEST_NUMBER} characters and is at most 10 to the power of 38")
@@ -55,7 +55,7 @@ def date_literal(text: str, at: int) -> int:
 
 
 def segments(pattern: str, escape: str | None, at: int) -> tuple[Segment, ...]:
-    """Return the segments of a pattern around its `%`; raises FilterError for an escape that no sign follows.
+    """Return the segments of a pattern around its `%`. Raises FilterError for an escape that no sign follows.
 
     `at` is the index of the pattern's opening quote.
     """

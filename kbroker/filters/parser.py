@@ -49,7 +49,7 @@ _NAMES: Final = "header.NAME, key, value, value.NAME, timestamp, offset and part
 
 
 def parse(text: str) -> Condition:
-    """Parse an expression; raises FilterError."""
+    """Parse an expression. Raises FilterError."""
     check_size(text)
     if text.strip() == "*":
         return Always(holds=True)

@@ -99,7 +99,7 @@ class Commit:
 
 
 async def build_commit(request: OffsetCommitRequest, now_ms: int, metadata_limit: int, most_bytes: int) -> Commit:
-    """Build the records of an OffsetCommit of existing partitions; raises ApiError if a record cannot be encoded.
+    """Build the records of an OffsetCommit of existing partitions. Raises ApiError if a record cannot be encoded.
 
     A batch of more than `most_bytes` is not built, because it would be refused.
     """

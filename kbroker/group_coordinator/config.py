@@ -92,7 +92,7 @@ class GroupConfig:
 
 
 def group_config(config: BrokerConfig) -> GroupConfig:
-    """Return the group settings of the broker's config; raises ConfigError."""
+    """Return the group settings of the broker's config. Raises ConfigError."""
     return GroupConfig(
         offsets_topic_num_partitions=config.get_int("offsets.topic.num.partitions"),
         min_session_timeout_ms=config.get_int("group.min.session.timeout.ms"),

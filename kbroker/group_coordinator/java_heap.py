@@ -37,7 +37,7 @@ class JavaHeap(Generic[T]):
         heap[at] = element
 
     def poll(self) -> T:
-        """Remove and return an element with the smallest key; raises IndexError if the heap is empty."""
+        """Remove and return an element with the smallest key. Raises IndexError if the heap is empty."""
         heap, key = self._heap, self._key
         found, last = heap[0], heap.pop()
         size = len(heap)

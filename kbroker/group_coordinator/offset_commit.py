@@ -27,7 +27,7 @@ TXN_KNOWS_EPOCHS_SINCE = 6
 """The first version of TxnOffsetCommit whose clients understand GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH."""
 _NEWER_ERRORS = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH)
 Check = Callable[[str, bytes, int], None]
-"""Checks a commit to a partition, given the topic's name and id; raises ApiError."""
+"""Checks a commit to a partition, given the topic's name and id. Raises ApiError."""
 
 
 class OffsetCommits:
@@ -40,7 +40,7 @@ class OffsetCommits:
         self._config = config
 
     def commit(self, request: OffsetCommitRequest, version: int, commit: Commit) -> Outcome:
-        """Handle an OffsetCommit of existing partitions; raises ApiError for all partitions."""
+        """Handle an OffsetCommit of existing partitions. Raises ApiError for all partitions."""
         out = Outcome()
         check = self._validate_commit(request, version, out)
         if check is not None:
@@ -85,7 +85,7 @@ class OffsetCommits:
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, version: int, guard: object, commit: Commit
     ) -> Outcome:
-        """Handle a TxnOffsetCommit of existing partitions; raises ApiError for all partitions. See `commit`."""
+        """Handle a TxnOffsetCommit of existing partitions. Raises ApiError for all partitions. See `commit`."""
         try:
             check = self._validate_in_transaction(request)
             if check is not None:

@@ -180,7 +180,7 @@ class Offsets:
     # -- delete
 
     def delete(self, request: OffsetDeleteRequest) -> Outcome:
-        """Handle an OffsetDelete of existing partitions; raises ApiError."""
+        """Handle an OffsetDelete of existing partitions. Raises ApiError."""
         group = self._groups.no_share(request.group_id)
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)

@@ -38,7 +38,7 @@ class StreamsConfig:
 
 
 def streams_config(config: BrokerConfig) -> StreamsConfig:
-    """Return the settings of streams groups in the broker's config; raises ConfigError."""
+    """Return the settings of streams groups in the broker's config. Raises ConfigError."""
     number = config.get_int
     return StreamsConfig(
         enabled="streams" in (config.get_list("group.coordinator.rebalance.protocols") or ()),

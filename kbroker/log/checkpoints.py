@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def entries_in(text: str) -> list[str]:
-    """Return the entry lines of a checkpoint's text; raise ValueError for an invalid text."""
+    """Return the entry lines of a checkpoint's text. Raises ValueError for an invalid text."""
     lines = text.split("\n")
     if lines[0] != "0":
         raise ValueError(f"version {lines[0][:20]!r} is not 0")
@@ -178,7 +178,7 @@ class CheckpointFile:
         return self._pending
 
     def put(self, number: int, lines: list[str], *, sync: bool = True) -> None:
-        """Write entries, on any thread, if no write with a higher number has been done; raise OSError on failure."""
+        """Write entries, on any thread, if no write with a higher number has been done. Raises OSError on failure."""
         with self._lock:
             if number > self._written:
                 write_lines(self.path, lines, sync=sync)

@@ -251,7 +251,7 @@ class LogState:
         return self.segments.size
 
     def set_topic_id(self, topic_id: uuid.UUID) -> None:
-        """Write the topic id; raise OSError on failure."""
+        """Write the topic id. Raises OSError on failure."""
         checkpoints.write_topic_id(self.directory, topic_id)
         self.topic_id = topic_id
 

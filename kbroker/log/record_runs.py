@@ -265,7 +265,7 @@ _shapes: dict[tuple[int, int], _Shape] = {}
 
 
 def read_runs(data: bytes, count: int) -> Sequence[Part]:
-    """Divide the records of a batch into runs; raise Malformed unless exactly `count` records fill `data`."""
+    """Divide the records of a batch into runs. Raises Malformed unless exactly `count` records fill `data`."""
     shape = _shapes.get((len(data), count))
     if shape is not None and shape.fits(data):
         return shape.runs

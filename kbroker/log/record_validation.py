@@ -187,7 +187,7 @@ async def judged(
 def open_at_once(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
 ) -> Opened:
-    """Run `open_batch` if it takes only a moment, else raise TakesLonger; raise AppendError for an invalid batch."""
+    """Run `open_batch` if it takes only a moment, else raise TakesLonger. Raises AppendError for an invalid batch."""
     again = partial(open_batch, records, header, rules, now_ms, origin)
     work = again()
     until = _allowance.begin()

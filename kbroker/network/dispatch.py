@@ -115,7 +115,7 @@ class Decoded:
         self.bytes = 0
 
     def take(self, size: int) -> None:
-        """Add `size` bytes; raise Malformed if the sum becomes too large."""
+        """Add `size` bytes. Raises Malformed if the sum becomes too large."""
         self.bytes += size
         if self.bytes > MAX_DECODED_BYTES:
             raise Malformed(f"the decoded request exceeds {MAX_DECODED_BYTES} bytes")

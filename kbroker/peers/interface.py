@@ -21,7 +21,7 @@ class Peer(Protocol):
     """A connection to one broker. The broker receives and answers requests in the order in which they are sent."""
 
     async def ask(self, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
-        """Send a message of kbroker.protocol and return its response; raises PeerUnavailable.
+        """Send a message of kbroker.protocol and return its response. Raises PeerUnavailable.
 
         Connect if necessary. Requests in flight fail when a connection ends. A `records` field of the response may be a
         view of the received data.

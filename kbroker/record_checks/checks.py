@@ -38,7 +38,7 @@ class BrokerChecks:
     def __init__(self) -> None:
         self.lookup: SchemaLookup | None = None
         self.without_registry: Callable[[], Awaitable[Sequence[int]]] | None = None
-        """A function that returns the ids of the cluster's brokers without a registry; raises OSError.
+        """A function that returns the ids of the cluster's brokers without a registry. Raises OSError.
 
         None without a cluster.
         """
@@ -61,7 +61,7 @@ class BrokerChecks:
         return found
 
     async def ready(self) -> SchemaLookup:
-        """Return the registry when it accepts questions; raises BatchRefused, Unavailable."""
+        """Return the registry when it accepts questions. Raises BatchRefused, Unavailable."""
         loop = asyncio.get_running_loop()
         while True:
             if self.lookup is not None:
@@ -73,7 +73,7 @@ class BrokerChecks:
             await asyncio.sleep(_PAUSE_S)
 
     async def look(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """Collect the facts for `why_without_effect`; raises ApiError if they are not available now."""
+        """Collect the facts for `why_without_effect`. Raises ApiError if they are not available now."""
         if self.without_registry is None or not any(_is_new(before, after, name) for name in ENABLE):
             return
         loop = asyncio.get_running_loop()

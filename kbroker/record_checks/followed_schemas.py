@@ -106,7 +106,7 @@ class Here(Protocol):
         """The state; None while another broker leads, or while it is being loaded."""
 
     async def ready(self) -> None:
-        """Wait for the state; raises ApiError."""
+        """Wait for the state. Raises ApiError."""
 
 
 class _Copy:

@@ -71,7 +71,7 @@ class Checker(Protocol):
         """The registry, or None."""
 
     async def ready(self) -> SchemaLookup:
-        """Return the registry when it accepts questions; raises BatchRefused, Unavailable."""
+        """Return the registry when it accepts questions. Raises BatchRefused, Unavailable."""
 
 
 class _Side:

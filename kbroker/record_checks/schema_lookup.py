@@ -64,7 +64,7 @@ class _OfState(ABC):
 
     @abstractmethod
     async def _state(self) -> State:
-        """Return the state; raises Unavailable."""
+        """Return the state. Raises Unavailable."""
 
     async def id_of(self, guid: bytes) -> int | None:
         held = (await self._state()).ids_of(guid)

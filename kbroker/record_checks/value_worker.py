@@ -95,7 +95,7 @@ class _Process:
             other.close()
 
     async def exchange(self, text: bytes, data: Buffer) -> tuple[bytes, bytes]:
-        """Send the parts of a message, and return the parts of the answer; raises OSError, EOFError."""
+        """Send the parts of a message, and return the parts of the answer. Raises OSError, EOFError."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(sock=self._own, limit=_BUFFERED)
         reader, writer = self._streams
@@ -263,7 +263,7 @@ class ValueWorker:
         return schema.digest in self._deadly
 
     async def without(self, batch: Buffer, records: list[int], max_message_bytes: int) -> bytes:
-        """Return a batch without the records that have these indexes; raises WorkerEnded."""
+        """Return a batch without the records that have these indexes. Raises WorkerEnded."""
         asked = {"do": "without", "records": records, "max_message_bytes": max_message_bytes}
         return (await self._undisturbed(self._asked(asked, batch, [])))[1]
 

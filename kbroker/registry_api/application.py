@@ -100,7 +100,7 @@ class Application:
         return _in_json(answer).encode()
 
     async def _allow(self, scope: Scope, needs: Needs) -> None:
-        """Store the client's rights in the scope; raises RegistryError if the endpoint needs further rights."""
+        """Store the client's rights in the scope. Raises RegistryError if the endpoint needs further rights."""
         scope["access"] = access = Access.of(scope, self._authorizer)
         if not access.is_checked or not needs:
             return
@@ -110,7 +110,7 @@ class Application:
             access.require(needs, stands_for)
 
     def _endpoint(self, scope: Scope) -> tuple[Endpoint, Needs]:
-        """Return a request's endpoint and the operations that it needs, and set the parameters; raises Refused."""
+        """Return a request's endpoint and the operations that it needs, and set the parameters. Raises Refused."""
         # Names in a path may contain percent-encoded slashes, so the path is split before it is decoded.
         parts, scope["context"] = _in_context(_parts(scope["raw_path"].partition(b"?")[0]))
         for known, methods in self._routes.get((len(parts), parts[0]), ()):

@@ -165,7 +165,7 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
         return True
 
     def _feed(self, data: memoryview) -> None:
-        """Parse data; raises HttpParserError."""
+        """Parse data. Raises HttpParserError."""
         while data and not self.transport.is_closing():
             try:
                 self.parser.feed_data(data)

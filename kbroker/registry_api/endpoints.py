@@ -61,7 +61,7 @@ def _access(request: Request) -> Access:
 
 
 async def _wanted(request: Request, found: Json) -> SchemaRequest:
-    """Return the schema in a body; raises RegistryError if the client may not read a reference.
+    """Return the schema in a body. Raises RegistryError if the client may not read a reference.
 
     A client that registers or compares a schema can read its references, so it needs the right to read them.
     """

@@ -51,7 +51,7 @@ class Leader(Protocol):
     node_id: int
 
     async def place(self) -> Place:
-        """Return the leader according to this broker; raises OSError if the broker cannot find it."""
+        """Return the leader according to this broker. Raises OSError if the broker cannot find it."""
 
     def forget(self, broker: int) -> None:
         """Look up the address of a broker's registry again, because a request to it failed."""
@@ -63,7 +63,7 @@ class OfBroker(Protocol):
     node_id: int
 
     async def registry_place(self) -> Place:
-        """Return the leader of `_schemas`; raises OSError."""
+        """Return the leader of `_schemas`. Raises OSError."""
 
     def forget_registry(self, broker: int) -> None:
         """Look up the address of a broker's registry again."""
@@ -154,7 +154,7 @@ class Forwarding:
             log.warning("an answer was cut off: %s", broken)  # the connection then closes
 
     async def _received(self, counted: Scope, receive: Receive) -> list[Message]:
-        """Return the messages of a request's body; raises Refused. Stops early if the body is too long."""
+        """Return the messages of a request's body. Raises Refused. Stops early if the body is too long."""
         messages: list[Message] = []
         try:
             async with asyncio.timeout(BODY_S):

@@ -84,7 +84,7 @@ def flag(request: Request, name: str) -> bool:
 
 
 def number(text: str, name: str) -> int:
-    """Parse a number of 32 bits from a path or a query; raises Refused."""
+    """Parse a number of 32 bits from a path or a query. Raises Refused."""
     found = int(text) if _INTEGER.fullmatch(text) else MOST + 1
     if not -MOST <= found <= MOST:
         raise Refused(404, f"HTTP 404 Not Found: {name} is no number of 32 bits")
@@ -211,7 +211,7 @@ def texts(found: Json, name: str) -> list[str]:
 
 
 def schema_in(found: Json) -> SchemaRequest:
-    """Return the schema in a body; raises RegistryError."""
+    """Return the schema in a body. Raises RegistryError."""
     references = tuple(
         Reference(field(each, "name", str, ""), field(each, "subject", str, ""), field(each, "version", int, LATEST))
         for each in objects(found, "references")

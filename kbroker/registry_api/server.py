@@ -53,7 +53,7 @@ class RegistryServer(WebServer):
         authorizer: Authorizer | None = None,
         tally: Tally | None = None,
     ) -> None:
-        """Prepare the server; raises OSError if a file cannot be read.
+        """Prepare the server. Raises OSError if a file cannot be read.
 
         `leader` finds the broker that leads `_schemas`. The server forwards requests to that broker. Without `leader`,
         the server answers all requests itself. With `credentials`, only their users are served; the server's thread

@@ -138,7 +138,7 @@ def epochs_bytes(epochs: Iterable[tuple[int, int]]) -> bytes:
 
 
 def read_epochs_bytes(data: bytes | memoryview) -> Sequence[tuple[int, int]]:
-    """Return the pairs of a leader-epoch-checkpoint; raises DamagedObjectError."""
+    """Return the pairs of a leader-epoch-checkpoint. Raises DamagedObjectError."""
     try:
         pairs = [line.split(" ") for line in entries_in(bytes(data).decode())]
         return [(int(epoch), int(offset)) for epoch, offset in pairs]

@@ -94,7 +94,7 @@ class Cron:
         return None if found >= _LAST_SECOND else found * 1000
 
     def _next(self, second: int) -> int:
-        """Return the first second after `second` at which the expression fires; raises StopIteration, OverflowError."""
+        """Return the first second after `second` at which the expression fires. Raises StopIteration, OverflowError."""
         if self._zone is None:
             return _seconds(self._search(_EPOCH + timedelta(seconds=second)))
         wall, offset = self._at(second)

@@ -124,7 +124,7 @@ def _not_one_time(named: frozenset[str]) -> str:
 
 
 def _when(name: str, text: str, found: dict[str, bytes | None], stamp_ms: int) -> tuple[int, Repeat | None]:
-    """Return the time at which a record fires, and its repetition; raises TimeFault, ScheduleError."""
+    """Return the time at which a record fires, and its repetition. Raises TimeFault, ScheduleError."""
     command, _, rest = text.partition(" ")
     if name == SCHEDULE and command not in ("@at", "@every"):
         zone = _text(TIMEZONE, found[TIMEZONE]) if TIMEZONE in found else "UTC"

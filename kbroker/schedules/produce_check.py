@@ -298,7 +298,7 @@ async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules, s
 
 
 def _records(data: memoryview, count: int) -> Iterator[_Read]:
-    """Yield the records of a well-formed batch; raises Malformed."""
+    """Yield the records of a well-formed batch. Raises Malformed."""
     position = 0
     for _ in range(count):
         whole, position = read_number(data, position, 5)

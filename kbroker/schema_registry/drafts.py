@@ -74,7 +74,7 @@ class Draft:
     """The latest version. A new version must also reserve the field names that the latest version reserves."""
 
     def check(self) -> Checked:
-        """Return the schema in its stored form, with the reasons to refuse it; raises RegistryError."""
+        """Return the schema in its stored form, with the reasons to refuse it. Raises RegistryError."""
         is_new = self.id < 0 and self.config.get("validateNewSchemas") is not False
         schema = parsed(self.content, self.texts, is_new=is_new)
         if self.request is not None:
@@ -146,7 +146,7 @@ def _reserved(content: Content) -> set[str]:
 
 
 def parsed(content: Content, texts: Texts, *, is_new: bool = True) -> Schema:
-    """Parse a schema, less strictly if it is already registered (not `is_new`); raises RegistryError."""
+    """Parse a schema, less strictly if it is already registered (not `is_new`). Raises RegistryError."""
     try:
         return parse(content.schema_type, content.schema, texts, is_new=is_new)
     except InvalidSchema as error:
@@ -186,14 +186,14 @@ class Request:
         return bool(self.add_tags or self.remove_tags)
 
     def __post_init__(self) -> None:
-        """Check metadata and rules, and convert them to their normal form; raises RegistryError."""
+        """Check metadata and rules, and convert them to their normal form. Raises RegistryError."""
         check_additions([self.metadata], [self.rule_set])
         object.__setattr__(self, "metadata", normal_metadata(self.metadata))
         object.__setattr__(self, "rule_set", normal_rule_set(self.rule_set))
 
 
 def check_additions(metadata: Iterable[Any], rule_sets: Iterable[Any]) -> None:
-    """Check metadata and rule sets, each of which may be None; raises RegistryError."""
+    """Check metadata and rule sets, each of which may be None. Raises RegistryError."""
     try:
         for each in metadata:
             check_metadata(each)
@@ -211,7 +211,7 @@ def normal_addition(name: str, value: Any) -> Any:
 
 
 async def drafted(state: State, subject: str, request: Request, *, normalize: bool) -> Draft | None:
-    """Return a draft for a registration, or None if the subject changed in the meantime; raises RegistryError.
+    """Return a draft for a registration, or None if the subject changed in the meantime. Raises RegistryError.
 
     Awaits `turn`.
     """
@@ -262,7 +262,7 @@ async def _drafted(
 async def drafted_question(
     state: State, subject: str, request: Request, *, normalize: bool, deleted: bool, inherits: bool
 ) -> Draft | None:
-    """Return a draft for a look-up; raises RegistryError. Awaits `turn`.
+    """Return a draft for a look-up. Raises RegistryError. Awaits `turn`.
 
     With `inherits`, the draft has the metadata and rules that a registration would add; return None if a registration
     would add nothing.
@@ -359,7 +359,7 @@ class _Resolver:
         self._left = MOST_RESOLVED
 
     async def texts(self, references: tuple[Reference, ...]) -> Texts:
-        """Return the schemas that references lead to; raises RegistryError. Awaits `turn`."""
+        """Return the schemas that references lead to. Raises RegistryError. Awaits `turn`."""
         found = self._known.get(references)
         if found is None:
             found = self._known[references] = await resolved(self._state, self._subject, references)

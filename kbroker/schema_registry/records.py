@@ -227,7 +227,7 @@ def _encode(value: Json) -> bytes:
 
 
 def read_key(data: bytes) -> Key:
-    """Parse a key; raises ValueError."""
+    """Parse a key. Raises ValueError."""
     found = _object(data)
     kind = found.get("keytype")
     if not isinstance(kind, str):
@@ -241,7 +241,7 @@ def read_key(data: bytes) -> Key:
 
 
 def read_version(data: bytes) -> Version:
-    """Parse a version of a subject; raises ValueError."""
+    """Parse a version of a subject. Raises ValueError."""
     found = _object(data)
     given = found.get("references") or []
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
@@ -264,7 +264,7 @@ def read_version(data: bytes) -> Version:
 
 
 def read_config(data: bytes) -> dict[str, Any]:
-    """Parse a config; raises ValueError."""
+    """Parse a config. Raises ValueError."""
     found = _object(data)
     config = {name: found[name] for name in CONFIG_FIELDS if found.get(name) is not None}
     try:
@@ -290,7 +290,7 @@ def _setting(name: str, config: Json) -> Any:
 
 
 def read_mode(data: bytes) -> str:
-    """Parse a mode; raises ValueError."""
+    """Parse a mode. Raises ValueError."""
     mode = _text(_object(data), "mode")
     if mode not in MODES:
         raise ValueError(f"no mode: {mode}")

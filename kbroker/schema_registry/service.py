@@ -92,7 +92,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
         super().__init__(SCHEMAS_TOPIC, 1, lambda _partition: RegistryShard(), writer, clock, write_timeout_ms)
 
     async def ask(self, question: Callable[[State], T]) -> T:
-        """Return the answer to a short question; raises RegistryError."""
+        """Return the answer to a short question. Raises RegistryError."""
 
         async def asked() -> T | _Failed:
             return await awaited(self._runtime.read(0, lambda shard, _now: question(shard.state), _Failed))
@@ -100,7 +100,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
         return await self._served(asked)
 
     async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
-        """Return the answer to a question that awaits `turn`; raises RegistryError."""
+        """Return the answer to a question that awaits `turn`. Raises RegistryError."""
 
         async def asked() -> T | _Failed:
             read: Any = self._runtime.read_divided(0, lambda shard, _now: question(shard.state), _Failed)
@@ -110,7 +110,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
         return await self._served(asked)
 
     async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
-        """Return the reply to a decision, which is executed at most once; raises RegistryError."""
+        """Return the reply to a decision, which is executed at most once. Raises RegistryError."""
         writes = False
 
         def once(shard: RegistryShard, _now_ms: int) -> Outcome:

@@ -299,7 +299,7 @@ class State:
     # -- records
 
     def apply(self, key: Key, value: bytes | None) -> None:
-        """Apply a record; raises ValueError if its value cannot be parsed."""
+        """Apply a record. Raises ValueError if its value cannot be parsed."""
         value = value or None  # Karapace deletes by writing an empty value
         match key:
             case ("SCHEMA", str(subject), number):

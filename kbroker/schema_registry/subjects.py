@@ -59,7 +59,7 @@ def beside(parent: str, text: str) -> str:
 
 
 def context_of(text: str) -> str:
-    """Return the context that a text names, with or without colons and the dot; raises ValueError.
+    """Return the context that a text names, with or without colons and the dot. Raises ValueError.
 
     A path /contexts/blue/… means the context ".blue".
     """

@@ -34,7 +34,7 @@ class PrunableWriter(Writer, Protocol):
     """The log of a topic whose coordinator deletes its oldest records."""
 
     def delete_before(self, partition: int, offset: int, now_ms: int) -> None:
-        """Delete the records below an offset; raises ApiError."""
+        """Delete the records below an offset. Raises ApiError."""
 
 
 class ShareCoordinator(CoordinatorService[ShareShard]):

@@ -109,7 +109,7 @@ def _snapshot_key(place: SharePartition) -> bytes:
 
 
 def read_key(key: bytes) -> tuple[int, SharePartition | None]:
-    """Return a record's type and its share partition (None if the type is unknown); raises Malformed."""
+    """Return a record's type and its share partition (None if the type is unknown). Raises Malformed."""
     kind = read_prefix(key, "key")
     if kind not in (SNAPSHOT, UPDATE):
         return kind, None
@@ -118,7 +118,7 @@ def read_key(key: bytes) -> tuple[int, SharePartition | None]:
 
 
 def read_snapshot(value: bytes) -> SharePartitionState:
-    """Return the state in a snapshot; raises Malformed."""
+    """Return the state in a snapshot. Raises Malformed."""
     read = decode_value(ShareSnapshotValue, value)
     return SharePartitionState(
         snapshot_epoch=read.snapshot_epoch,
@@ -133,7 +133,7 @@ def read_snapshot(value: bytes) -> SharePartitionState:
 
 
 def read_update(value: bytes, known: SharePartitionState | None) -> tuple[SharePartitionState, int]:
-    """Return the state after an update, and the update's leader epoch; raises Malformed."""
+    """Return the state after an update, and the update's leader epoch. Raises Malformed."""
     read = decode_value(ShareUpdateValue, value)
     if known is None:
         state = SharePartitionState(

@@ -78,7 +78,7 @@ class ShareDelivery:
         return hosted
 
     def use(self, group: str, topic_id: bytes, topic: str, index: int) -> Hosted:
-        """Return a share partition, which might not be loaded yet; raises ApiError if another broker leads it."""
+        """Return a share partition, which might not be loaded yet. Raises ApiError if another broker leads it."""
         hosted = self.get(group, topic_id, index)
         if hosted is None:
             partition = self._led(topic, index)
@@ -139,7 +139,7 @@ class ShareDelivery:
     # -- sessions
 
     def open_session(self, group: str, member: str, connection: Any) -> ShareSession:
-        """Begin a session, which ends with its connection; raises ApiError if there are too many."""
+        """Begin a session, which ends with its connection. Raises ApiError if there are too many."""
         earlier = self.sessions.find(group, member)
         if earlier is not None:
             self._end(earlier)

@@ -58,7 +58,7 @@ class DeliveryState:
     # -- loading
 
     async def load(self, batches: Sequence[tuple[int, int, int, int]]) -> None:
-        """Load stored state (StateBatch), before any other call; raises ApiError if the state contradicts itself.
+        """Load stored state (StateBatch), before any other call. Raises ApiError if the state contradicts itself.
 
         Locks and delays are not stored, so a record that was acquired or delayed is available again. If a record was
         being written to a dead letter topic, it is unknown whether the topic contains the record

@@ -233,7 +233,7 @@ class Hosted:
     # -- changes
 
     async def acknowledge(self, member: str, batches: Sequence[AckBatch]) -> asyncio.Future[ErrorCode] | None:
-        """Acknowledge records; raises ApiError. The future ends when the change is stored or has failed.
+        """Acknowledge records. Raises ApiError. The future ends when the change is stored or has failed.
 
         Return None if there is nothing to store.
         """

@@ -88,14 +88,14 @@ class ShareSessions:
         return self._sessions.get((group, member))
 
     def get(self, group: str, member: str) -> ShareSession:
-        """Return a member's session; raises ApiError."""
+        """Return a member's session. Raises ApiError."""
         session = self._sessions.get((group, member))
         if session is None:
             raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND)
         return session
 
     def proceed(self, group: str, member: str, epoch: int) -> ShareSession:
-        """Return the session of a request with the expected epoch, and expect the next epoch; raises ApiError."""
+        """Return the session of a request with the expected epoch, and expect the next epoch. Raises ApiError."""
         session = self.get(group, member)
         if session.epoch != epoch:
             raise ApiError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
@@ -103,7 +103,7 @@ class ShareSessions:
         return session
 
     def open(self, group: str, member: str, connection: object) -> ShareSession:
-        """Begin a session that replaces the member's earlier session; raises ApiError if there are too many sessions.
+        """Begin a session that replaces the member's earlier session. Raises ApiError if there are too many sessions.
 
         The member keeps the records that it acquired before.
         """

@@ -97,7 +97,7 @@ class Transitions(DeliveryState):
     # -- acknowledgements
 
     async def acknowledge(self, member: str, batches: Sequence[AckBatch], limits: Limits, now_ms: float) -> Transition:
-        """Decide about all of a member's acknowledgements, or about none of them; raises ApiError.
+        """Decide about all of a member's acknowledgements, or about none of them. Raises ApiError.
 
         Locks are renewed immediately, without a write. If the work is cancelled, everything is undone.
         """
@@ -148,7 +148,7 @@ class Transitions(DeliveryState):
             await turn
 
     def _check_owner(self, run: Run, member: str) -> None:
-        """Refuse an acknowledgement of records that a member has not acquired; raises ApiError."""
+        """Refuse an acknowledgement of records that a member has not acquired. Raises ApiError."""
         if run.what & (STATE | PENDING) != _ACQUIRED:
             raise refused(_NOT_ACQUIRED_OFFSET if run.what & TRACKED else _NOT_ACQUIRED_BATCH)
         if run.owner is not self.runs.known_owner(member):
@@ -166,7 +166,7 @@ class Transitions(DeliveryState):
         return run._replace(deadline=deadline)
 
     def _check_bounds(self, batch: AckBatch) -> None:
-        """Refuse a range that does not begin and end with records of batches in flight; raises ApiError."""
+        """Refuse a range that does not begin and end with records of batches in flight. Raises ApiError."""
         runs = self.runs
         first, last = max(batch.first_offset, runs.start), batch.last_offset
         known = runs.first_known()

@@ -43,7 +43,7 @@ class Shared:
     save_log_starts: Callable[[], None]
     """Stores the start offsets of logs, so that deleted records do not reappear after a crash."""
     sync_metadata: Callable[[int], Awaitable[None]]
-    """Syncs a partition of the metadata to the disk; raises OSError and ApiError."""
+    """Syncs a partition of the metadata to the disk. Raises OSError and ApiError."""
     copies: asyncio.Semaphore
     deletions: asyncio.Semaphore
     deadline_s: float = 30.0

@@ -160,7 +160,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
     # -- queries
 
     def find(self, transactional_id: str) -> Transaction:
-        """Return the transaction of a transactional id; raises ApiError."""
+        """Return the transaction of a transactional id. Raises ApiError."""
         if self._closed:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not transactional_id:

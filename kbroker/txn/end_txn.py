@@ -46,7 +46,7 @@ class Verdict(Enum):
 
 
 def judge(txn: Transaction, producer_id: int, epoch: int, commit: bool, client_version: int, *, busy: bool) -> Verdict:
-    """Decide about an EndTxn; raises ApiError. `busy` means that a state change or markers are being written."""
+    """Decide about an EndTxn. Raises ApiError. `busy` means that a state change or markers are being written."""
     if client_version >= BUMPS_EPOCH_SINCE:
         return _judge_v2(txn, producer_id, epoch, commit, busy)
     if txn.producer_id != producer_id:

@@ -153,7 +153,7 @@ def open_receiver(
 
 
 def partitions_of(connection: Connection, topic: str) -> list[int]:
-    """Return the partitions of a topic; raises ClickException if the topic does not exist."""
+    """Return the partitions of a topic. Raises ClickException if the topic does not exist."""
     with connection.admin() as admin:
         found = [each for each in admin.describe_topics([topic]) if not each["error_code"]]
         if not found:

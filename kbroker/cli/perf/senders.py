@@ -200,7 +200,7 @@ OTHERWISE: Final = "; --client kafka-python takes it"
 
 
 def chosen(client: str) -> str:
-    """Return the client to measure; raises UsageError if it is not installed."""
+    """Return the client to measure. Raises UsageError if it is not installed."""
     if client == "kafka-python":
         return client
     try:

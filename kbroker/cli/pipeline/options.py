@@ -134,7 +134,7 @@ def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
 
 
 def interval(text: str | None) -> str | None:
-    """Convert 30s, 1m or 2h to Spark's form; raises UsageError."""
+    """Convert 30s, 1m or 2h to Spark's form. Raises UsageError."""
     if text is None:
         return None
     milliseconds(text, "--every")

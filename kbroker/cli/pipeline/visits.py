@@ -259,7 +259,7 @@ def recount(
 
 
 def _compare(rows: list[Row], streamed: list[Row], day: str | None, late: bool) -> None:
-    """Compare a stream's final days with a recount and print the result; raises Failures if they differ."""
+    """Compare a stream's final days with a recount and print the result. Raises Failures if they differ."""
     days = [each for each in final_days(streamed) if day in (None, each)]
     if faults := differences(rows, streamed, day, late=late):
         raise Failures(faults)

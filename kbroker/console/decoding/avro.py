@@ -21,7 +21,7 @@ from kbroker.extras import how_to_install
 
 
 def parsed(text: str) -> Any:
-    """Parse a schema; raises WrongInput."""
+    """Parse a schema. Raises WrongInput."""
     if importlib.util.find_spec("fastavro") is None:
         raise WrongInput(f"Avro needs fastavro: {how_to_install('schemas')}")
     from fastavro.schema import SchemaParseException, UnknownType, parse_schema

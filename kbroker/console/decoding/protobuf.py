@@ -23,7 +23,7 @@ _LONGEST: Final = 10
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """Return the fields by number, without a schema; raises ValueError for bytes that are not a message."""
+    """Return the fields by number, without a schema. Raises ValueError for bytes that are not a message."""
     if not data:
         raise ValueError("an empty value may be any message")
     return _message(data, 0, [_MOST_FIELDS])
@@ -102,7 +102,7 @@ _MOST_MESSAGES: Final = 100
 
 
 def decoders(data: bytes) -> dict[str, Callable[[bytes], Any]]:
-    """Return decoders of values by the full names of messages; raises WrongInput."""
+    """Return decoders of values by the full names of messages. Raises WrongInput."""
     if importlib.util.find_spec("google.protobuf") is None:
         raise WrongInput(f"Protobuf by descriptors needs protobuf: {how_to_install('schemas')}")
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

@@ -61,14 +61,14 @@ class Schemas:
         return self.get(str(number))
 
     def add_avro(self, name: str, text: str, source: str = "added here") -> None:
-        """Add an Avro schema, as JSON; raises WrongInput."""
+        """Add an Avro schema, as JSON. Raises WrongInput."""
         from kbroker.console.decoding import avro
 
         schema = avro.parsed(text)
         self._add(Schema(_checked(name), "avro", avro.about(schema), source, avro.decoder(schema)))
 
     def add_protobuf(self, name: str, data: bytes, source: str = "added here") -> None:
-        """Add the messages of a descriptor set, as `protoc --descriptor_set_out` writes it; raises WrongInput."""
+        """Add the messages of a descriptor set, as `protoc --descriptor_set_out` writes it. Raises WrongInput."""
         from kbroker.console.decoding import protobuf
 
         found = protobuf.decoders(data)
@@ -78,7 +78,7 @@ class Schemas:
             self._add(Schema(_checked(f"{name}:{message}"), "protobuf", f"message {message}", source, decode))
 
     def remove(self, name: str) -> None:
-        """Remove a schema; raises WrongInput if it does not exist."""
+        """Remove a schema. Raises WrongInput if it does not exist."""
         with self._lock:
             if self._by_name.pop(name, None) is None:
                 raise WrongInput(f"there is no schema {name}")
@@ -116,7 +116,7 @@ def _checked(name: str) -> str:
 
 
 def from_form(schemas: Schemas, name: str, kind: str, text: str) -> None:
-    """Add a pasted schema: JSON for Avro, base64 for a descriptor set; raises WrongInput."""
+    """Add a pasted schema: JSON for Avro, base64 for a descriptor set. Raises WrongInput."""
     if len(text) > 2 * LARGEST:
         raise WrongInput(f"a schema has at most {LARGEST:,} bytes")
     if kind == "avro":

@@ -56,7 +56,7 @@ def forms(schemas: Schemas) -> list[str]:
 
 
 def shown(data: bytes | None, form: str, schemas: Schemas) -> Shown:
-    """Return the shown form of bytes; raises WrongInput for an unknown form."""
+    """Return the shown form of bytes. Raises WrongInput for an unknown form."""
     if data is None:
         return Shown("null", "null")
     if form.startswith("schema:"):

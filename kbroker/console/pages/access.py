@@ -71,7 +71,7 @@ async def find_acls(console: Console, values: Values) -> Facts:
 
 
 def _acl(values: Values) -> Acl:
-    """Return the ACL in a form's fields; raises WrongInput."""
+    """Return the ACL in a form's fields. Raises WrongInput."""
     by_title = {each.title: each for each in ResourceType if each > ResourceType.ANY}
     kind = by_title[values.one_of("resource", RESOURCES)]
     name = CLUSTER_NAME if kind is ResourceType.CLUSTER else values.needed("resource_name", "the name of the resource")

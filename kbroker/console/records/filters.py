@@ -41,7 +41,7 @@ class Filter:
 
 
 def parsed(values: Values, form: str, schemas: Schemas) -> Filter:
-    """Parse the filter in a form's fields; raises WrongInput."""
+    """Parse the filter in a form's fields. Raises WrongInput."""
     tests: list[Test] = []
     regex = values.flag("regex")
     if values.raw("key"):

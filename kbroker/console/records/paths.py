@@ -30,7 +30,7 @@ _MOST_MEMORY: Final = 4 * 1024 * 1024
 
 
 def compiled(text: str) -> Any:
-    """Compile a pattern for searching bytes; raises WrongInput."""
+    """Compile a pattern for searching bytes. Raises WrongInput."""
     if len(text) > LONGEST:
         raise WrongInput(f"a regular expression has at most {LONGEST} characters")
     options = re2.Options()
@@ -66,7 +66,7 @@ _Token = tuple[str, str, int]
 
 
 def condition(text: str) -> Condition:
-    """Compile a condition; raises WrongInput with the position of the error."""
+    """Compile a condition. Raises WrongInput with the position of the error."""
     if len(text) > LONGEST:
         raise WrongInput(f"a condition has at most {LONGEST} characters")
     parser = _Parser(text)

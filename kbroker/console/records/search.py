@@ -69,7 +69,7 @@ class Step:
 
 
 def parse_cursor(text: str) -> dict[int, int]:
-    """Parse a cursor; raises WrongInput."""
+    """Parse a cursor. Raises WrongInput."""
     found = {}
     for each in text.split(",") if text else ():
         match = _CURSOR.fullmatch(each)
@@ -95,7 +95,7 @@ class Search:
     _led: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def bounds(self, admin: Any) -> dict[int, Bounds]:
-        """Return the bounds of the partitions within the time range; raises AdminError if a partition has no leader."""
+        """Return the bounds of the partitions within the time range. Raises AdminError if a partition has no leader."""
         leaders = {each.partition_index: each.leader_id for each in self.topic.partitions}
         name = self.topic.name
         for partition in self.partitions:

@@ -38,7 +38,7 @@ know this kind.
 FOLLOWED = ("topics", "brokers", GROUPS, *KINDS)
 Configs = Mapping[str, str]
 Revise = Callable[[Configs], dict[str, str]]
-"""Returns the new configs for the old configs; raises ApiError."""
+"""Returns the new configs for the old configs. Raises ApiError."""
 Listener = Callable[[str, str, Configs], None]
 
 

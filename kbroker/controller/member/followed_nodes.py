@@ -176,7 +176,7 @@ class NotifiedValues(ABC, Generic[K, V]):
 
     @abstractmethod
     def _decoded(self, path: str, data: bytes) -> V:
-        """Return the value in a znode; raises Unreadable."""
+        """Return the value in a znode. Raises Unreadable."""
 
     @abstractmethod
     def _encoded(self, value: V) -> Any:

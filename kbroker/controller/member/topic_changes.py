@@ -38,7 +38,7 @@ async def partition_counts(tree: MetadataTree) -> dict[str, int]:
 
 
 async def check_absent(tree: MetadataTree, name: str) -> None:
-    """Raise ApiError if a topic of this name exists, or is being deleted; raises Unreachable."""
+    """Raise ApiError if a topic of this name exists, or is being deleted. Raises Unreachable."""
     if await tree.get(f"{DELETE_TOPICS}/{name}") is not None:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' is marked for deletion.")
     if await tree.get(topic_path(name)) is not None:

@@ -51,7 +51,7 @@ class Membership:
         self._groups = groups
 
     def heartbeat(self, group: ClassicGroup | None, request: HeartbeatRequest) -> Outcome:
-        """Handle a Heartbeat; raises ApiError."""
+        """Handle a Heartbeat. Raises ApiError."""
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         member = group.validate_member(request.member_id, request.group_instance_id)
@@ -65,7 +65,7 @@ class Membership:
     # -- LeaveGroup
 
     def leave(self, group: ClassicGroup | None, members: list[MemberIdentity], now_ms: int) -> Outcome:
-        """Handle a LeaveGroup, or an administrator's removal of static members by instance id only; raises ApiError."""
+        """Handle a LeaveGroup, or an administrator's removal of static members by instance id only. Raises ApiError."""
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         out = Outcome()

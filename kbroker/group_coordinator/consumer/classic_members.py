@@ -226,7 +226,7 @@ class ClassicMembers:
     # -- Heartbeat
 
     def heartbeat(self, group: ConsumerGroup, request: HeartbeatRequest) -> Outcome:
-        """Handle a Heartbeat; raises ApiError."""
+        """Handle a Heartbeat. Raises ApiError."""
         out = Outcome()
         member, classic = _classic_member(group, request.member_id, request.group_instance_id)
         if request.generation_id != member.member_epoch:

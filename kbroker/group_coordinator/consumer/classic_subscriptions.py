@@ -35,7 +35,7 @@ class Subscription:
 
 
 def version_of(data: bytes) -> int:
-    """Return the version at the beginning of a subscription or an assignment; raises Malformed."""
+    """Return the version at the beginning of a subscription or an assignment. Raises Malformed."""
     if len(data) < 2:
         raise Malformed("a subscription or an assignment without a version")
     version = int.from_bytes(data[:2], "big", signed=True)
@@ -45,14 +45,14 @@ def version_of(data: bytes) -> int:
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """Read a subscription; raises Malformed."""
+    """Read a subscription. Raises Malformed."""
     found = decoder(ConsumerProtocolSubscription, version_of(data))(data[2:])
     owned = tuple((each.topic, tuple(each.partitions)) for each in found.owned_partitions)
     return Subscription(frozenset(found.topics), found.rack_id or None, owned)
 
 
 def read_assignment(data: bytes, topics: Topics) -> tuple[Partitions, bool]:
-    """Read an assignment: its existing partitions, and whether there is user data; raises Malformed.
+    """Read an assignment: its existing partitions, and whether there is user data. Raises Malformed.
 
     The leader of a classic group may have sent any bytes as the assignment.
     """
@@ -68,7 +68,7 @@ def read_assignment(data: bytes, topics: Topics) -> tuple[Partitions, bool]:
 
 
 def assigned_by_name(data: bytes) -> list[tuple[str, list[int]]]:
-    """Return the topics of an assignment with the numbers of their partitions, unchecked; raises Malformed."""
+    """Return the topics of an assignment with the numbers of their partitions, unchecked. Raises Malformed."""
     found = decoder(ConsumerProtocolAssignment, version_of(data))(data[2:]) if data else None
     return [] if found is None else [(each.topic, each.partitions) for each in found.assigned_partitions]
 

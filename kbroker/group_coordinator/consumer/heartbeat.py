@@ -94,7 +94,7 @@ class Heartbeats:
         now_ms: int,
         may_see: MaySee = everything,
     ) -> Outcome:
-        """Handle a ConsumerGroupHeartbeat that `validate` has accepted; raises ApiError."""
+        """Handle a ConsumerGroupHeartbeat that `validate` has accepted. Raises ApiError."""
         if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(request, now_ms)
         out = Outcome()

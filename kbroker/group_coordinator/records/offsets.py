@@ -23,7 +23,7 @@ read_offset_key = stored_decoder(OffsetCommitKey, 0)
 
 
 def read_offset_value(kind: int, data: bytes) -> OffsetCommitValue:
-    """Return the offset in a value whose key is of `kind`; raises Malformed."""
+    """Return the offset in a value whose key is of `kind`. Raises Malformed."""
     if kind == LEGACY_OFFSET_COMMIT:
         old = decode_value(LegacyOffsetCommitValue, data)
         return OffsetCommitValue(offset=old.offset, metadata=old.metadata, commit_timestamp=old.commit_timestamp)

@@ -67,7 +67,7 @@ class StreamsHeartbeats:
         self._settings = settings
 
     def heartbeat(self, request: StreamsGroupHeartbeatRequest, claims: Claims, sender: Sender, now_ms: int) -> Outcome:
-        """Handle a heartbeat; raises ApiError. The reply is a HeartbeatAnswer."""
+        """Handle a heartbeat. Raises ApiError. The reply is a HeartbeatAnswer."""
         if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(request)
         out = Outcome()

@@ -196,7 +196,7 @@ def _count_for_sinks(subtopology: Subtopology, counts: Mapping[str, int], count_
 
 
 def _copartition(parts: Sequence[Subtopology], counts: _Counts) -> None:
-    """Give the repartition topics of each copartition group the same count; raises Fault."""
+    """Give the repartition topics of each copartition group the same count. Raises Fault."""
     internal = {topic.name: topic.partitions for each in parts for topic in each.repartition_source_topics}
     fixed = {name for name, partitions in internal.items() if partitions}
     fixed_counts = {counts.of(name) for name in fixed}
@@ -228,7 +228,7 @@ def _copartition_groups(parts: Iterable[Subtopology]) -> Iterator[set[str]]:
 
 
 def _same(counts: Collection[int], told: Mapping[str, int]) -> int:
-    """Return the count that all topics share; raises Fault if they have different counts."""
+    """Return the count that all topics share. Raises Fault if they have different counts."""
     if len(set(counts)) > 1:
         text = ", ".join(f"{name}={count}" for name, count in sorted(told.items()))
         raise _incorrectly_partitioned(f"Following topics do not have the same number of partitions: [{{{text}}}]")
@@ -256,7 +256,7 @@ def _subtopology(subtopology: Subtopology, counts: _Counts) -> ConfiguredSubtopo
 
 
 def _missing(topology: Topology, configured: Mapping[str, ConfiguredSubtopology], count_of: CountOf) -> list[TopicInfo]:
-    """Return the missing internal topics; raises Fault if an existing topic has a wrong number of partitions."""
+    """Return the missing internal topics. Raises Fault if an existing topic has a wrong number of partitions."""
     wanted: dict[str, TopicInfo] = {}
     for each in configured.values():
         wanted |= each.repartition_sources

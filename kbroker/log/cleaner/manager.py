@@ -138,7 +138,7 @@ class Cleaner:
         self.save()
 
     def note_holes(self, key: Key) -> None:
-        """Record on disk that a log may have holes, before it has a hole; raise OSError on failure."""
+        """Record on disk that a log may have holes, before it has a hole. Raises OSError on failure."""
         self._cleaned_to.setdefault(key, 0)
         self._file.put(self._file.begin(), self._lines())
 

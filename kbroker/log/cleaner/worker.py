@@ -79,7 +79,7 @@ class Channel:
         return message
 
     def send(self, **message: object) -> None:
-        """Send a message; raise BrokenPipeError if the broker has ended."""
+        """Send a message. Raises BrokenPipeError if the broker has ended."""
         data = memoryview(to_line(message))
         while data:
             data = data[os.write(self._write_fd, data) :]

@@ -119,7 +119,7 @@ class Checkpointer:
             file.write(self._offsets(offset_of_log))
 
     def write_log_starts(self) -> None:
-        """Write the log starts so that they survive a crash of the process; raise OSError on failure."""
+        """Write the log starts so that they survive a crash of the process. Raises OSError on failure."""
         self._writers[1][1].write(self._offsets(_log_start), sync=False)
 
     async def write_due(self, now_ms: int) -> None:

@@ -88,7 +88,7 @@ def _remove_all(paths: list[str], closing: Event) -> None:
 
 
 def _remove_directory(path: str) -> None:
-    """Remove a partition's directory; raise OSError on failure.
+    """Remove a partition's directory. Raises OSError on failure.
 
     Files that do not belong to a log stay, and the directory then also stays.
     """
@@ -155,7 +155,7 @@ class Departures:
         self._renamed.append((now_ms, path))
 
     def finish(self, key: Key) -> None:
-        """Rename a deleted partition's directory now; raise OSError on failure."""
+        """Rename a deleted partition's directory now. Raises OSError on failure."""
         leaving = self._leaving.pop(key, None)
         if leaving is None:
             return

@@ -462,7 +462,7 @@ class LogDirectory:
             raise
 
     def set_aside(self, topic: str, partition: int) -> None:
-        """Stop using a partition and keep its files under another name; raise OSError on failure."""
+        """Stop using a partition and keep its files under another name. Raises OSError on failure."""
         log = self.logs.pop((topic, partition))
         log.close(clean=False)
         os.rename(log.directory, self._new_path(topic, partition, STRAY_SUFFIX))
@@ -542,9 +542,9 @@ class LogDirectory:
         await log.producers.expire(now_ms, self.producer_id_expiration_ms)
 
     def checkpoint(self) -> None:
-        """Write all checkpoints now; raise OSError on failure."""
+        """Write all checkpoints now. Raises OSError on failure."""
         self._checkpointer.write_all()
 
     def save_log_starts(self) -> None:
-        """Write the log starts that clients know, so that they survive a crash; raise OSError on failure."""
+        """Write the log starts that clients know, so that they survive a crash. Raises OSError on failure."""
         self._checkpointer.write_log_starts()

@@ -42,7 +42,7 @@ def is_cluster_id(text: str) -> bool:
 
 
 def check_properties(found: Mapping[str, str]) -> str:
-    """Return the node id in a meta.properties; raise ValueError for invalid content."""
+    """Return the node id in a meta.properties. Raises ValueError for invalid content."""
     version = found.get("version")
     if version is None:
         raise ValueError("version is missing")

@@ -71,7 +71,7 @@ class RecoveryProgress:
         return min(100 * self.done // max(self.total, 1), 100)
 
     def add(self, size: int) -> None:
-        """Count `size` more bytes that have been read; raise RecoveryStopped after `stop`."""
+        """Count `size` more bytes that have been read. Raises RecoveryStopped after `stop`."""
         if self._stopped:
             raise RecoveryStopped
         with self._lock:

@@ -162,7 +162,7 @@ class PartitionWalk:
         return True
 
     def _sound(self, window: Window, file: OpenFile, position: int, base: int) -> BatchHeader:
-        """Return the header of the batch at `position`; raise Bad if recovery would stop at this batch."""
+        """Return the header of the batch at `position`. Raises Bad if recovery would stop at this batch."""
         left = file.size - position
         if left < HEADER_SIZE:
             raise Bad(f"{left} bytes are no batch")

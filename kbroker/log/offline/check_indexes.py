@@ -32,7 +32,7 @@ class Untrue(Exception):  # noqa: N818 - an outcome, caught one level up
 
 
 def used_entries(file: OpenFile, entry: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield (position, fields) of the entries before the zeros; raise Untrue if other bytes follow the zeros."""
+    """Yield (position, fields) of the entries before the zeros. Raises Untrue if other bytes follow the zeros."""
     for position, fields in file.entries(entry):
         if not any(fields):
             other = file.first_nonzero(position)

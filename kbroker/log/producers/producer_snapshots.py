@@ -70,7 +70,7 @@ def _head(count: int, crc: int) -> bytes:
 
 
 def decode_snapshot(content: bytes) -> list[ProducerEntry]:
-    """Decode a snapshot file's content; raise ValueError if it is invalid."""
+    """Decode a snapshot file's content. Raises ValueError if it is invalid."""
     if len(content) < SNAPSHOT_HEAD.size:
         raise ValueError("is cut off")
     version, crc, count = SNAPSHOT_HEAD.unpack_from(content)

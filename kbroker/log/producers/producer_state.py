@@ -310,7 +310,7 @@ class ProducerState:
     def check_marker(
         self, header: BatchHeader, marker: EndTxnMarker, origin: AppendOrigin, transaction_version: int
     ) -> None:
-        """Check the end of a transaction; raise AppendError for an outdated producer or coordinator."""
+        """Check the end of a transaction. Raises AppendError for an outdated producer or coordinator."""
         if origin is REPLICATION:
             return
         entry = self.entries.get(header.producer_id)

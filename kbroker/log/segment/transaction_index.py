@@ -36,7 +36,7 @@ def encode_aborted(entries: Iterable[AbortedTxn]) -> bytes:
 
 
 def decode_aborted(fields: Sequence[int], previous: int) -> AbortedTxn:
-    """Return an entry; raise ValueError unless its offset is after the previous entry's offset."""
+    """Return an entry. Raises ValueError unless its offset is after the previous entry's offset."""
     version, entry = fields[0], AbortedTxn(*fields[1:])
     if version != 0:
         raise ValueError(f"version {version}")
@@ -76,7 +76,7 @@ class TxnIndex:
         self.proven = True
 
     def is_void(self) -> bool:
-        """Whether the file exists and is empty, so that it need not be read; raises OSError."""
+        """Whether the file exists and is empty, so that it need not be read. Raises OSError."""
         try:
             return os.stat(self._path).st_size == 0
         except FileNotFoundError:

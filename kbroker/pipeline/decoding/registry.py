@@ -54,7 +54,7 @@ class SchemaText:
         return cls(schema.schema_type, schema.text, tuple(schema.references.items()))
 
     def parsed(self) -> Schema:
-        """Return the schema; raises InvalidSchema."""
+        """Return the schema. Raises InvalidSchema."""
         from kbroker.schema_registry.formats.parsing import parse
 
         return parse(self.schema_type, self.text, dict(self.references), is_new=False)

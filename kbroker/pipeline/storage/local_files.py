@@ -32,7 +32,7 @@ class Found(NamedTuple):
 
 
 class LocalFiles:
-    """The files below `root`, which need not exist yet; raises OSError."""
+    """The files below `root`, which need not exist yet. Raises OSError."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

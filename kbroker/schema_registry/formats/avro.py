@@ -43,7 +43,7 @@ _TEXTS: Final = {
 
 
 def parse(text: str, references: Mapping[str, str], *, is_new: bool = True) -> AvroSchema:
-    """Parse a schema; raises InvalidSchema."""
+    """Parse a schema. Raises InvalidSchema."""
     need("avro")
     try:
         reader = avro_model.Reader(is_new=is_new)
@@ -102,7 +102,7 @@ class AvroSchema(Schema):
 
     @cached_property
     def library(self) -> Any:
-        """The schema as an object of the `avro` library; raises InvalidSchema if only the library refuses it."""
+        """The schema as an object of the `avro` library. Raises InvalidSchema if only the library refuses it."""
         from avro.errors import AvroException
         from avro.name import Names
         from avro.schema import make_avsc_object

@@ -73,7 +73,7 @@ class Reader:
         self.names: dict[str, Type] = {}
 
     def read(self, schema: Any, space: str = "") -> Type:
-        """Return the type that a JSON value describes within a namespace; raises InvalidSchema."""
+        """Return the type that a JSON value describes within a namespace. Raises InvalidSchema."""
         if isinstance(schema, str):
             return self._by_name(schema, space)
         if isinstance(schema, list):

@@ -119,7 +119,7 @@ class Schema(ABC):
 
     @abstractmethod
     def value_of(self, data: bytes) -> Any:
-        """Return the value of bytes as in `check_value`; raises InvalidValue.
+        """Return the value of bytes as in `check_value`. Raises InvalidValue.
 
         Bytes, decimals and dates, which JSON lacks, keep the form of the format's library.
         """
@@ -202,7 +202,7 @@ def _fraction(text: str) -> Decimal:
 
 
 def from_json(text: str) -> Any:
-    """Parse a JSON text, with fractions as Decimal; raises InvalidSchema."""
+    """Parse a JSON text, with fractions as Decimal. Raises InvalidSchema."""
     check_nesting(text, json_text=True)
     try:
         return json.loads(text, parse_float=_fraction, parse_int=_whole, parse_constant=_no_constant)

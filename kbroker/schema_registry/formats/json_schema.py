@@ -137,12 +137,12 @@ class JsonSchema(Schema):
 
     @cached_property
     def model(self) -> Model:
-        """The form of the schema that is compared for compatibility; raises InvalidSchema."""
+        """The form of the schema that is compared for compatibility. Raises InvalidSchema."""
         return Model(self.documents, self.draft)
 
     @cached_property
     def validator(self) -> Any:
-        """The validator of values; raises InvalidSchema."""
+        """The validator of values. Raises InvalidSchema."""
         import jsonschema_rs
 
         kind = {

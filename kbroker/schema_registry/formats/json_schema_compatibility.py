@@ -41,7 +41,7 @@ def compatible(reader: JsonSchema, writer: JsonSchema) -> list[Incompatibility]:
 
 
 def differences(original: JsonSchema, update: JsonSchema) -> list[Difference]:
-    """Return all changes from one schema to another; raises InvalidSchema if they cannot be compared."""
+    """Return all changes from one schema to another. Raises InvalidSchema if they cannot be compared."""
     steps = Steps()
     refuted: dict[_Pair, list[Difference]] = {}
     try:

@@ -12,7 +12,7 @@ SCHEMA_TYPES: Final = ("JSON", "PROTOBUF", "AVRO")
 
 
 def parse(schema_type: str, text: str, references: Mapping[str, str] | None = None, *, is_new: bool = True) -> Schema:
-    """Parse a schema; raises InvalidSchema with the reason, or ImportError without the extra `registry`.
+    """Parse a schema. Raises InvalidSchema with the reason, or ImportError without the extra `registry`.
 
     `references` has the texts of all schemas that the schema references, directly or indirectly, by the names in the
     references; each text comes after the texts that it needs. No other schema or file is read, whatever the text names.

@@ -18,7 +18,7 @@ _MOST_INDEXES: Final = 100
 
 
 def parse(text: str, references: Mapping[str, str]) -> ProtobufSchema:
-    """Parse a schema's text, or a file descriptor in base64; raises InvalidSchema."""
+    """Parse a schema's text, or a file descriptor in base64. Raises InvalidSchema."""
     need("google.protobuf")
     try:
         file = from_base64(text)
@@ -39,7 +39,7 @@ def _text_of(file: Any, references: Mapping[str, str]) -> str:
 
 
 def _classes(files: Iterable[Any]) -> Callable[[str], Any]:
-    """Return a function that returns the class of a message by its full name; raises InvalidSchema."""
+    """Return a function that returns the class of a message by its full name. Raises InvalidSchema."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
@@ -131,7 +131,7 @@ class ProtobufSchema(Schema):
 
     @cached_property
     def message_class(self) -> Callable[[str], Any]:
-        """A function that returns the class of a message's full name; raises InvalidValue."""
+        """A function that returns the class of a message's full name. Raises InvalidValue."""
         try:
             return _classes(self.files.file)
         except InvalidSchema as error:
@@ -170,7 +170,7 @@ class ProtobufSchema(Schema):
             raise InvalidValue(f"does not match the Protobuf message: {str(error)[:300]}") from None
 
     def message_of(self, data: bytes) -> Any:
-        """Return the message as an object of google.protobuf; raises InvalidValue."""
+        """Return the message as an object of google.protobuf. Raises InvalidValue."""
         from google.protobuf.message import DecodeError
 
         indexes, position = _indexes(data)

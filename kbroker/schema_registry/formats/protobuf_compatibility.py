@@ -109,7 +109,7 @@ def compatible(reader: ProtobufSchema, writer: ProtobufSchema) -> list[Incompati
 
 
 def differences(original: ProtobufSchema, update: ProtobufSchema) -> list[Difference]:
-    """Return all changes from one schema to another; raises InvalidSchema if they cannot be compared."""
+    """Return all changes from one schema to another. Raises InvalidSchema if they cannot be compared."""
     try:
         return run(_Comparison(original, update).whole())
     except RecursionError:

@@ -88,7 +88,7 @@ _CONFLUENT: Final = {
 
 
 def compiled(text: str, references: Mapping[str, str]) -> tuple[Any, str]:
-    """Return the file descriptors, imports first, and the name of the text's own file; raises InvalidSchema."""
+    """Return the file descriptors, imports first, and the name of the text's own file. Raises InvalidSchema."""
     need("protoxy")
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.message import DecodeError

@@ -31,7 +31,7 @@ def tagged(text: str) -> list[Tagged]:
 
 
 def retagged(text: str, add: Sequence[Tagged], remove: Sequence[Tagged]) -> str:
-    """Return an Avro schema after adding and then removing tags; raises InvalidSchema if an entity is missing."""
+    """Return an Avro schema after adding and then removing tags. Raises InvalidSchema if an entity is missing."""
     document = from_json(text)
     places: dict[tuple[str, str], dict[str, Any]] = {}
     for path, kind, node in _entities(document):

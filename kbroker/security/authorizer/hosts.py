@@ -28,7 +28,7 @@ def is_range(host: str) -> bool:
 
 
 def parse_range(host: str) -> IPv4Network | IPv6Network:
-    """Parse a range of addresses; raises ValueError with Kafka's text. Bits after the prefix are ignored."""
+    """Parse a range of addresses. Raises ValueError with Kafka's text. Bits after the prefix are ignored."""
     return _range_6(host) if ":" in host else _range_4(host)
 
 

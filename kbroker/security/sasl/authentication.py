@@ -61,7 +61,7 @@ class ServerMechanism(Protocol):
     identity: Identity | None
 
     def respond(self, token: bytes) -> bytes:
-        """Process the client's token and return the answer; raises AuthenticationFailed."""
+        """Process the client's token and return the answer. Raises AuthenticationFailed."""
 
 
 class ClientMechanism(Protocol):

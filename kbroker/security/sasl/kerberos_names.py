@@ -39,7 +39,7 @@ class KerberosName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> KerberosName:
-        """Parse service/host@REALM; raises ValueError."""
+        """Parse service/host@REALM. Raises ValueError."""
         found = _NAME.fullmatch(text)
         if found is not None:
             return cls(found[1], found[2], found[3])
@@ -86,12 +86,12 @@ class PrincipalNamer:
     """The rules of a listener; `default_realm` is the machine's Kerberos realm, or ""."""
 
     def __init__(self, rules: Sequence[str], default_realm: str) -> None:
-        """Parse the rules; raises BadRules."""
+        """Parse the rules. Raises BadRules."""
         self._rules = [_parsed(each) for each in rules]
         self._default_realm = default_realm
 
     def name_of(self, principal: str) -> str:
-        """Return the user name for a principal; raises NoRule."""
+        """Return the user name for a principal. Raises NoRule."""
         if len(principal) > _LONGEST:
             raise NoRule(f"a Kerberos principal of {len(principal)} characters")
         try:

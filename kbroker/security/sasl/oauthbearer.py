@@ -40,7 +40,7 @@ class BadToken(Exception):  # noqa: N818 - an outcome
 
 
 Validate = Callable[[str], Identity]
-"""Returns a token's identity; raises BadToken."""
+"""Returns a token's identity. Raises BadToken."""
 
 
 class OAuthBearerServer:

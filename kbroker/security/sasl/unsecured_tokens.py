@@ -26,7 +26,7 @@ def are_enabled(options: Options) -> bool:
 
 
 def unsecured(options: Options, now_ms: Callable[[], int]) -> Validate:
-    """Return a validator of unsigned tokens; raises ConfigError."""
+    """Return a validator of unsigned tokens. Raises ConfigError."""
     name_claim = options.get(f"{_OPTIONS}PrincipalClaimName", "sub")
     scope_claim = options.get(f"{_OPTIONS}ScopeClaimName", "scope")
     required = options.get(f"{_OPTIONS}RequiredScope", "").split()

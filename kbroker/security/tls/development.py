@@ -85,7 +85,7 @@ def authority(name: str = "kbroker development CA") -> Signed:
 
 
 def load_authority(pem: bytes) -> Signed:
-    """Return an authority from its `pem`; raises ValueError."""
+    """Return an authority from its `pem`. Raises ValueError."""
     key = serialization.load_pem_private_key(pem, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("its key is not of the expected kind")

@@ -59,7 +59,7 @@ def load(data: bytes, password: str | None) -> list[Entry]:
 
 
 def unmasked(masked: bytes, password: str) -> bytes:
-    """Return an entry's key (PKCS #8, DER); raises BadStore if the password is wrong."""
+    """Return an entry's key (PKCS #8, DER). Raises BadStore if the password is wrong."""
     try:
         _, whole, _ = element(memoryview(masked))
         inside = elements(whole)

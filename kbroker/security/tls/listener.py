@@ -28,7 +28,7 @@ class TlsListener:
     """The TLS of one listener. If `names_clients`, certificates identify clients; otherwise SASL does."""
 
     def __init__(self, settings: TlsSettings, *, names_clients: bool = True, between_brokers: bool = False) -> None:
-        """Read the stores; raises ConfigError if TLS cannot work with them.
+        """Read the stores. Raises ConfigError if TLS cannot work with them.
 
         If `between_brokers`, brokers also connect to each other over this listener, so the broker must accept its own
         certificate.
@@ -69,7 +69,7 @@ class TlsListener:
             raise Broken(str(error)) from None
 
     def replacement(self, settings: TlsSettings) -> Callable[[], None]:
-        """Return a function that makes new connections use new stores; raises ConfigError if the stores are refused."""
+        """Return a function that makes new connections use new stores. Raises ConfigError if the stores are refused."""
         made = _made(settings, self._between_brokers)
         check_names(self._keys.chain[0], made[2].chain[0], settings)
         if not self.settings.truststore.is_set and settings.truststore.is_set:

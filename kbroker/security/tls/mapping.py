@@ -49,11 +49,11 @@ class PrincipalMapper:
     """The rules of a listener."""
 
     def __init__(self, text: str) -> None:
-        """Parse the rules; raises BadRules."""
+        """Parse the rules. Raises BadRules."""
         self._rules = tuple(_rules(text))
 
     def name_of(self, distinguished_name: str) -> str:
-        """Return the principal's name; raises NoRule."""
+        """Return the principal's name. Raises NoRule."""
         for rule in self._rules:
             found = rule.apply(distinguished_name)
             if found is not None:

@@ -36,7 +36,7 @@ class BadCertificate(Exception):  # noqa: N818 - named after the input
 
 
 def subject(certificate: bytes) -> str:
-    """Return the distinguished name of a certificate (DER); raises BadCertificate."""
+    """Return the distinguished name of a certificate (DER). Raises BadCertificate."""
     try:
         return _text(_subject(memoryview(certificate)))
     except (IndexError, ValueError, StopIteration):

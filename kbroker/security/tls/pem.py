@@ -39,7 +39,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """Return the blocks of a text in order; raises BadPem if a block cannot be decoded."""
+    """Return the blocks of a text in order. Raises BadPem if a block cannot be decoded."""
     found = []
     for label, body in _BLOCK.findall(text):
         if _HEADER.search(body) is not None:  # an encrypted key in OpenSSL's older form: keep its headers
