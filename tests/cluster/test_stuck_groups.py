@@ -99,17 +99,21 @@ def test_the_record_is_named(cluster: Cluster, cause: str) -> None:
         for _ in range(3):
             member().close()
         until(lambda: bool(stuck(cluster, group)))
+        (found,) = stuck(cluster, group)
     else:
         consumer = member()
+
+        records = []
 
         def again() -> bool:
             consumer.seek(TopicPartition(topic, 0, 1))
             consumer.poll(1.0)
-            return bool(stuck(cluster, group))
+            records[:] = stuck(cluster, group)  # the evidence ends with the member
+            return bool(records)
 
         until(again)
+        (found,) = records
         consumer.close()
-    (found,) = stuck(cluster, group)
     assert (found.topic, found.partition, found.offset, found.cause) == (topic, 0, 1, cause)
 
 
