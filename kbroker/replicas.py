@@ -184,8 +184,8 @@ class Replicas:
         """Apply a change of the cluster: create, reconfigure, lead and delete partitions.
 
         Return the ids of deleted topics by name. At most `AT_ONCE` new partitions are hosted before this method
-        returns. Topics with more new partitions and large changed topics are deferred: they are processed in slices,
-        and the loop serves requests between the slices. Until a partition is hosted, requests for it fail with
+        returns. Slices of time process the other new partitions, and large changed topics. The loop serves requests
+        between the slices. Until a partition is hosted, requests for it fail with
         UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
         """
         deleted: dict[str, bytes] = {}

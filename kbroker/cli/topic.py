@@ -327,7 +327,7 @@ def alter(
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --config, --delete-config or --partitions")
     if replica_assignment is not None and len(replica_assignment) != partitions:
-        raise click.UsageError("--replica-assignment names the brokers of all --partitions")
+        raise click.UsageError("--replica-assignment needs as many lists of brokers as --partitions says")
     with connection.admin() as admin:
         known = existing_topics(admin, (name,))
         if name not in known:

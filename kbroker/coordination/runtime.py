@@ -476,7 +476,7 @@ class Runtime(Generic[S]):
         self._timers.schedule((partition, entry), self._write_timeout_ms)
 
     def _watch(self, partition: int, state: _Partition[S], entry: _Waiting, awaitable: Awaitable[None]) -> None:
-        """Wait only for the first entry, because later entries are not committed sooner."""
+        """Wait until the first entry is committed. No later entry can be committed before that."""
         state.waiter = asyncio.ensure_future(awaitable)
         state.waiter.add_done_callback(partial(self._on_committed, partition, state, entry))
 

@@ -156,7 +156,7 @@ class Server:
         """
         host, port = sock.getsockname()[:2]
         try:
-            sock.listen(self.limits.backlog)  # the system reports an address that is in use only at this call
+            sock.listen(self.limits.backlog)  # the system reports only at this call that an address is in use
         except OSError as err:
             raise _cannot_listen(host, port, err) from None
         if serve:

@@ -88,8 +88,8 @@ class Transaction:
     `partitions` are the added partitions; when the outcome is decided, they are only the partitions that have no marker
     yet. `last_epoch` is the epoch for a retry of InitProducerId; as in Kafka it is not in the log. `next_producer_id`
     replaces the producer id if the end of a transaction exhausts the epochs. `client_version` is the producer's
-    transaction version. `ending` identifies a decided end of a transaction within this process, because before version
-    2 several ends may have the same epoch. It is kept in memory only.
+    transaction version. `ending` is a number for each decided end of a transaction. Before version 2, several ends can
+    have the same epoch, so the epoch does not identify an end. The number is in memory only.
     """
 
     transactional_id: str

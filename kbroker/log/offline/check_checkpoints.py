@@ -150,9 +150,10 @@ class EpochCheck:
             yield Finding(self._path, None, str(error))
 
     def begin(self, log_start: int, *, clean: bool) -> None:
-        """Set the log start: the checkpoint need not contain offsets before the log start.
+        """Set the log start. The checkpoint does not need epochs that end before the log start.
 
-        Deleting records removes epochs immediately, but the log start is written some time later.
+        A deletion of records removes epochs immediately, and writes the log start some time later. So after an unclean
+        stop, the first epoch can begin after the written log start.
         """
         self._from = log_start if clean or not self._starts else max(log_start, self._starts[0])
 
