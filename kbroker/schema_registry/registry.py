@@ -50,7 +50,7 @@ from kbroker.schema_registry.subjects import (
 _WITHOUT_EFFECT: Final = ("aliasForDeks", "compatibilityPolicy", "validateRules")
 """Fields of a config that have an effect only in Confluent's registry."""
 _PATIENCE_S: Final = 20.0
-"""The time limit in seconds for repeated checks of a schema. A change of its subject during a check requires another."""
+"""The time limit in seconds for the checks of a schema. Each change of its subject requires another check."""
 T = TypeVar("T")
 
 
