@@ -164,7 +164,7 @@ def drain(broker_id: int, dry_run: bool, connection: Connection) -> None:
         partitions = partitions_of(admin)
         racks = {each["id"]: each["rack"] for each in listed_brokers(admin, partitions)}
         if broker_id not in racks and not any(broker_id in each["replica_nodes"] for each in partitions.values()):
-            raise click.ClickException(f"no broker with id {broker_id} lives, and no partition has a replica on it")
+            raise click.ClickException(f"no live broker has id {broker_id}, and no partition has a replica on it")
         targets, stuck = drain_plan(broker_id, {key: each["replica_nodes"] for key, each in partitions.items()}, racks)
         if stuck:
             topic, index = stuck[0]

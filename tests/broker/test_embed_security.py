@@ -140,7 +140,7 @@ def test_a_listener_beside_those_of_the_config():
         assert settings.bootstrap_servers == broker.bootstrap_servers.split(",")[1]
         assert write(settings) is None
     own = {"listeners": "PLAINTEXT://127.0.0.1:0"}
-    with Broker(own, users=USERS) as broker, pytest.raises(ValueError, match="none of them SASL_PLAINTEXT"):
+    with Broker(own, users=USERS) as broker, pytest.raises(ValueError, match="none with the protocol SASL_PLAINTEXT"):
         broker.client_settings("bob")
 
 

@@ -111,7 +111,7 @@ def test_internal_topics_are_listed_when_asked_for(cli, name):
         (["create", "t", "-c", "novalue"], "KEY=VALUE"),
         (["create", "t", "-p", "0"], "-p"),
         (["alter", "t"], "nothing to change"),
-        (["describe", "t", "--pattern", "u"], "one of them"),
+        (["describe", "t", "--pattern", "u"], "exactly one of names"),
         (["delete"], "either the names of topics or --pattern"),
         (["list", "--pattern", "("], "no regular expression of RE2"),
         (["create", "t", "--replica-assignment", "1:1"], "names a broker twice"),

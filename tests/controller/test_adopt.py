@@ -118,7 +118,7 @@ def test_a_topic_of_that_name_with_another_id_is_refused(directory: Path) -> Non
         adopt(str(directory), {})
     shutil.rmtree(directory / "copy-0")
     shutil.rmtree(directory / "orders-1")
-    with pytest.raises(AdoptError, match="recorded with 2 partitions"):
+    with pytest.raises(AdoptError, match="has 2 recorded partitions"):
         adopt(str(directory), {})
 
 

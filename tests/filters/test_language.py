@@ -147,7 +147,7 @@ def test_values_are_decoded_only_if_the_expression_reads_a_part_of_them():
         ("timestamp > '2026-01-01'", 11, "a date is TIMESTAMP"), ("timestamp > TIMESTAMP 'x'", 23, "this is no date"),
         ("timestamp > TIMESTAMP '2026-13-01'", 23, "this is no date"),
         ("offset = TRUE", 8, "TRUE or FALSE with a number cannot be compared"),
-        ("value.a < TRUE", 9, "only equal or not"),
+        ("value.a < TRUE", 9, "only be compared with = and <>"),
         ("offset LIKE '1%'", 8, "LIKE goes with"), ("key LIKE key", 10, "a pattern in single quotes"),
         ("key LIKE 'a' ESCAPE 'ab'", 21, "one character"), ("key LIKE 'a!b' ESCAPE '!'", 10, "must precede %, _"),
         ("key LIKE 'a!' ESCAPE '!'", 10, "ends with '!'"), ("key IN ()", 9, "expected here"),

@@ -35,7 +35,7 @@ def test_its_errors_are_those_of_apis_that_there_are() -> None:
 
 
 def test_it_has_a_seed() -> None:
-    with Broker() as broker, pytest.raises(TypeError, match="has a seed"):
+    with Broker() as broker, pytest.raises(TypeError, match="needs a seed"):
         broker.faults.storm()
 
 

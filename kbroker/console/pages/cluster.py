@@ -108,7 +108,7 @@ async def find_broker(console: Console, values: Values) -> Facts:
     view = await console.view()
     broker = next((each for each in view.brokers if each.node_id == number), None)
     if broker is None:
-        raise NotThere(f"no broker with id {number} lives")
+        raise NotThere(f"no live broker has id {number}")
     dirs, apis = await console.ask(lambda admin: (log_dirs(admin, [number]), served_apis(admin, number)))
     led = view.leaders()
     parts: list[dict[str, Any]] = [

@@ -44,7 +44,7 @@ def test_other_times_are_refused(text: str) -> None:
         ),
         ((*VISITS, "--idle", "soon"), "--idle takes a time"),
         ((*VISITS, "--once", "--every", "1s"), "give --once or --every"),
-        ((*VISITS, "--time-field", "id"), "are different ones"),
+        ((*VISITS, "--time-field", "id"), "must differ from each other"),
     ],
 )
 def test_options_that_make_no_sense(arguments: tuple[str, ...], line: str) -> None:

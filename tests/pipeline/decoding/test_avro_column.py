@@ -185,7 +185,7 @@ def test_defaults_of_all_types() -> None:
         (MILLIS, MILLIS, 2**62, "64 bits"),
         ("double", ["int", "string"], 0.5, "double is no branch of the union"),
         (A_OR_B, {**A_OR_B, "symbols": ["B"]}, "A", "has no symbol A"),
-        ("bytes", "string", "\u00ff", "no UTF-8"),
+        ("bytes", "string", "\u00ff", "not UTF-8"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_has_a_reason(writer: Any, reader: Any, value: Any, reason: str) -> None:

@@ -299,5 +299,5 @@ def test_options_that_make_no_sense(options: EventOptions, line: str) -> None:
 def test_as_many_visitors_as_it_takes_do() -> None:
     with pytest.raises(PipelineError) as refused:
         EventSource(EventOptions(START, rate=1, visitors=1))
-    least = int(str(refused.value).rpartition("takes ")[2].replace(",", ""))
+    least = int(str(refused.value).rpartition("at least ")[2].split()[0].replace(",", ""))
     assert len(list(EventSource(EventOptions(START, rate=1, visitors=least, count=2000)))) == 2000

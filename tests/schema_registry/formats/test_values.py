@@ -148,7 +148,7 @@ def test_a_union_in_both_forms(given: Any, shown: Any) -> None:
         ('{"id": "x", "by": {"name": "a"}}', "value.id is no long"),
         ('{"id": 1}', "value.by is missing"),
         ('{"id": 1, "by": {"name": "a", "age": 1}}', "value.by has a field age, and shop.Person has none of this name"),
-        ('{"id": 1, "by": {"name": "a"}, "raw": "\\u0100"}', "value.raw has a character beyond"),
+        ('{"id": 1, "by": {"name": "a"}, "raw": "\\u0100"}', "value.raw is bytes, but has a character beyond"),
         ('{"id": 9223372036854775808, "by": {"name": "a"}}', "value.id is no long"),
     ],
 )  # fmt: skip
