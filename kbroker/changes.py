@@ -7,8 +7,8 @@ surfaces derive their parts from it: the command line its verb (cli/changes.py);
 table.
 
 A new row also needs parts that are written by hand: the method of the test kit (`Change.name`), the right in the hint
-of cli/remedies.py, a case in tests/console/test_actions.py, and lines in docs/cli.md, console.md, testing.md and
-testing-other-languages.md.
+of cli/remedies.py, a case in tests/console/test_actions.py, and lines in CHANGELOG.md, docs/cli.md, console.md,
+testing.md and testing-other-languages.md. `make docs` makes the pages of the manual.
 
 Never sends a request itself: the surface passes the `Cluster`.
 """

@@ -1,4 +1,4 @@
-"""A process that has used up its file descriptors."""
+"""The file descriptors of this process: those that are open, and a process that has used up all of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+
+def open_descriptors(directory: Path) -> list[str]:
+    """Return the files below a directory that this process has open. Other threads may close files meanwhile."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            path = os.readlink(f"/proc/self/fd/{fd}")
+        except FileNotFoundError:
+            continue
+        if path.startswith(str(directory)):
+            found.append(path)
+    return found
 
 
 @contextmanager

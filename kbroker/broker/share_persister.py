@@ -149,8 +149,8 @@ class SharePersister:
     ) -> A:
         """Return an answer. A request with a temporary error is retried, up to a limit.
 
-        `here` calls this broker's share coordinator. `wanted` creates the request's element for the partition, for a
-        coordinator on another broker.
+        `here` calls this broker's share coordinator. If another broker has the coordinator, `wanted` creates the
+        partition's element of the request to it.
         """
         until_ms = self._clock.monotonic_ms() + PATIENCE_MS
         answer = await self._ask(operation, place, here, wanted)

@@ -52,7 +52,10 @@ _LEAST_UNPACKED, _UNPACKED_TIMES, _MOST_UNPACKED = 16 << 20, 16, 64 << 20
 The numbers are the smallest limit, the multiple, and the largest limit.
 """
 _RECORD_WORK, _WORK = 8, 256
-"""Two amounts of work, counted in headers: of a record besides its headers, and of one slice (about 0.7 ms)."""
+"""Two amounts of work. The unit is the work for one header.
+
+The numbers are the work for a record without its headers, and the work in one slice (about 0.7 ms).
+"""
 _SIZE_SHIFT: Final = 14
 """A record's work includes its size in bytes, shifted right by this number of bits: long header names take time."""
 _LONG: Final = 512

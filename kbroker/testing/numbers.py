@@ -1,4 +1,4 @@
-"""Checks of numbers that a test passes. An error is one line of text with the name of the number.
+"""Checks of numbers that a test gives to the test kit. An error is one line of text with the name of the number.
 
 Owns the checks. Does not know the meaning of a number.
 """

@@ -297,7 +297,7 @@ class TransactionShard:
         return self._abort(txn, now_ms) if txn.state is ONGOING else Outcome()
 
     def adopt(self, known: Transaction) -> Outcome:
-        """Set an idle transactional id to the state `known`, which is also idle."""
+        """Replace the state of a transactional id by `known`. Neither state has an open transaction."""
         txn = self._owned(known.transactional_id)
         if self._is_busy(txn) or txn.state is ONGOING:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)

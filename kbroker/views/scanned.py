@@ -101,12 +101,12 @@ class Selection:
             waiter.poke()
 
     def attach(self, upto: int) -> None:
-        """Note that new batches from `upto` on are scanned from now on."""
+        """Record that new batches are scanned when they arrive, beginning with offset `upto`."""
         self.attached = True
         self.clean_from = max(self.clean_from, upto)
 
     def detach(self, upto: int) -> None:
-        """Note that batches from `upto` on are not scanned any longer."""
+        """Record that batches are no longer scanned when they arrive, beginning with offset `upto`."""
         self.attached = False
         self.empty.add(self.clean_from, upto)
         self.upto = self.clean_from = upto

@@ -16,24 +16,11 @@ from kbroker.log.log_slice import LogSlice
 from kbroker.log.open_files import OpenFiles, most_segments, retried
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.records import read_records
-from tests.descriptors import no_descriptors_but_those_given_up
+from tests.descriptors import no_descriptors_but_those_given_up, open_descriptors
 from tests.log.builders import NOW, batch, committed, delete_due, first_at, open_log, purge
 
 SEGMENTS = 100
 CONFIG = replace(LogConfig(), segment_ms=1, index_interval_bytes=0)
-
-
-def open_descriptors(directory: Path) -> list[str]:
-    """Return the files below a directory that this process has open."""
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            path = os.readlink(f"/proc/self/fd/{fd}")
-        except FileNotFoundError:
-            continue
-        if path.startswith(str(directory)):
-            found.append(path)
-    return found
 
 
 def offsets_of(records: memoryview) -> list[int]:

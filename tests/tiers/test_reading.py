@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,10 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.remote.store_errors import ObjectNotFoundError
 from kbroker.tiers.chunk_cache import ChunkCache, ChunkKey
 from kbroker.tiers.reading import NOT_YET, RemoteData, _aborted_in
+from tests.descriptors import open_descriptors
 from tests.tiers.world import SIZE, World
 
 SEED = 20261130
-
-
-def opened() -> list[str]:
-    """Return the files that this process has open."""
-    with os.scandir("/proc/self/fd") as found:
-        return [os.readlink(each.path) for each in found if each.is_symlink()]
 
 
 async def read(world: World, offset: int) -> RemoteData:
@@ -91,10 +85,10 @@ def test_a_slice_stays_readable_without_the_cache_and_then_closes_its_file(tmp_p
         assert isinstance(piece, LogSlice)
         world.reader.chunks.close()
         assert len(piece.view()) == 2 * SIZE
-        assert [each for each in opened() if "chunks" in each]
+        assert [each for each in open_descriptors(tmp_path) if "chunks" in each]
         del piece
         gc.collect()
-        assert not [each for each in opened() if "chunks" in each]
+        assert not [each for each in open_descriptors(tmp_path) if "chunks" in each]
         await world.close()
 
     asyncio.run(scenario())

@@ -21,7 +21,7 @@ REST_MS: Final = (HOUR_MS, 4 * HOUR_MS)
 LATE_MS: Final = ((MINUTE_MS, 10 * MINUTE_MS), (10 * MINUTE_MS, 6 * HOUR_MS))
 """The bounds of the delays of late events. Half of the events are in the first range, half in the second."""
 RESEND_MS: Final = ((1_000, MINUTE_MS), (MINUTE_MS, 2 * HOUR_MS))
-"""The bounds of the extra delays of duplicates. Most duplicates are in the first range."""
+"""The two ranges of the extra delays of duplicates. Most delays are in the first range."""
 TOP_DELAY_MS: Final = 10_000
 """The maximum delay of an event that is not late."""
 

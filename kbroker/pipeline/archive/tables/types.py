@@ -54,7 +54,7 @@ def merged(table: Any, batch: Any, *, widens: bool) -> Any:
 
 
 def conformed(column: Any, have: Any, want: Any) -> Any:
-    """Return a column's values in a type that `merged` has returned for the column's type."""
+    """Return a column with its values converted from the type `have` to the type `want`, a result of `merged`."""
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
