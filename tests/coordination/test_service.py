@@ -103,7 +103,10 @@ def test_the_hash_of_a_long_id_is_javas(length: int) -> None:
     ],
 )
 def test_long_ids_are_not_kept(remember: Any, cache: Any) -> None:
-    cache.cache_clear()
-    for length in (1, partitioning.SHORT_ID, partitioning.SHORT_ID + 1, 32_000):
-        assert remember("x" * length) == remember("x" * length)
-    assert cache.cache_info().currsize == 2
+    sizes = []
+    for _ in range(10):  # brokers of other tests can use the cache meanwhile
+        cache.cache_clear()
+        for length in (1, partitioning.SHORT_ID, partitioning.SHORT_ID + 1, 32_000):
+            assert remember("x" * length) == remember("x" * length)
+        sizes.append(cache.cache_info().currsize)
+    assert min(sizes) == 2
