@@ -7,6 +7,8 @@ for each segment of the requested topics. Never asks the store itself, and never
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -107,12 +109,13 @@ def tiered_topics(admin: Any) -> list[str]:
     return [name for name in names if enabled.get(name) == "true"]
 
 
-def topic_tiers(admin: Any, names: Sequence[str]) -> Tiers:
+def topic_tiers(admin: Any, names: Sequence[str], *, most_s: float = math.inf) -> Tiers:
     """Return the tiers of topics' partitions. A partition without a leader is named in `troubles`, and raises no error.
 
-    Raises AdminError for views, and for unknown topics.
+    The remote segments stay unknown if they cannot be read within `most_s` seconds. Raises AdminError for views, and
+    for unknown topics.
     """
-    found = Tiers()
+    found, until = Tiers(), time.monotonic() + most_s
     if not names:
         return found
     topics = _described(admin, names)
@@ -123,7 +126,7 @@ def topic_tiers(admin: Any, names: Sequence[str]) -> Tiers:
     local = _local(admin, led, found.troubles)
     owners = {key: (bytes(topics[key[0]].topic_id), key[1]) for key in led}
     try:
-        remote = _remote(PartitionReader(admin), set(owners.values()), found.troubles)
+        remote = _remote(PartitionReader(admin), set(owners.values()), found.troubles, until)
     except AdminError as error:
         found.troubles.append(f"the remote segments are unknown: {error}")
         remote = None
@@ -168,7 +171,9 @@ def _local(admin: Any, led: dict[Key, int], troubles: list[str]) -> dict[Key, in
     return found
 
 
-def _remote(reader: PartitionReader, owners: Collection[_Owner], troubles: list[str]) -> dict[_Owner, _Segments]:
+def _remote(
+    reader: PartitionReader, owners: Collection[_Owner], troubles: list[str], until: float
+) -> dict[_Owner, _Segments]:
     """Return the remote segments of partitions. Raises AdminError if the topic that names them cannot be read."""
     found = {owner: _Segments() for owner in owners}
     view = reader.topic(REMOTE_LOG_METADATA_TOPIC)
@@ -177,16 +182,21 @@ def _remote(reader: PartitionReader, owners: Collection[_Owner], troubles: list[
     count = len(view.partitions)
     wanted = tuple(sorted({metadata_partition(*owner, count) for owner in owners}))
     bounds = reader.bounds(REMOTE_LOG_METADATA_TOPIC, wanted) if wanted else {}
-    unreadable = sum(_replay(reader, index, *bounds[index], found) for index in wanted)
+    unreadable = sum(_replay(reader, index, bounds[index], found, until) for index in wanted)
     if unreadable:
         troubles.append(f"{unreadable} records or batches of {REMOTE_LOG_METADATA_TOPIC} cannot be read")
     return found
 
 
-def _replay(reader: PartitionReader, index: int, at: int, end: int, found: dict[_Owner, _Segments]) -> int:
+def _replay(
+    reader: PartitionReader, index: int, bounds: tuple[int, int], found: dict[_Owner, _Segments], until: float
+) -> int:
     """Replay a partition of the topic; return the number of records and batches that cannot be read."""
     unreadable = 0
+    at, end = bounds
     while at < end:
+        if time.monotonic() >= until:
+            raise AdminError(f"{REMOTE_LOG_METADATA_TOPIC} cannot be read to its end in time: use kbroker topic tiers")
         try:
             piece = reader.fetch((REMOTE_LOG_METADATA_TOPIC, index), at)
         except UnreadableBatch as error:

@@ -169,7 +169,10 @@ class Node(LogEvents, ABC):
         self.schedules = self._new_schedules(metadata, replicas, producer_ids, clock, here, others.schedules)
         self.tiers = self._new_tiers(logs, metadata, replicas)
         replicas.on_hosted, replicas.on_reconfigured = self._hosted, self._reconfigured
-        self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
+        tiers = self.tiers
+        self.dead_letters = DeadLetterWriter(
+            config, metadata, own, clock, remote=None if tiers is None else tiers.batches_at
+        )
         self._refused = self.record_checks.letters = RefusedRecords(metadata, own)
         self.views = HostedViews(
             replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings, replicas.traffic,
@@ -179,8 +182,9 @@ class Node(LogEvents, ABC):
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
         self._share = ShareDelivery(
-            self._led_for_share, persister, self.dead_letters, settings, clock, most_sessions, self.views.has_id
-        )
+            self._led_for_share, persister, self.dead_letters, settings, clock, most_sessions, self.views.has_id,
+            None if tiers is None else tiers.offset_at,
+        )  # fmt: skip
         timeout_ms = config.get_int("request.timeout.ms")
         latest = LatestOffsets(config.node_id, replicas, clock, lambda: metadata.state, others.offsets, timeout_ms)
         sharing = Sharing(persister, latest.of, self._forget_share_partition)

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from kbroker.broker.own_produce import OwnProduce
@@ -23,6 +24,7 @@ from kbroker.clock import Clock
 from kbroker.cluster_state import TopicState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
+from kbroker.log.log_slice import LogSlice
 from kbroker.log.record_copy import Copies, Copy, Field, copied
 from kbroker.long_work import awaited, turn
 from kbroker.partition import Partition
@@ -114,12 +116,15 @@ class DeadLetterWriter:
         own: OwnProduce,
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = _pause,
+        remote: Callable[[Partition, int, int], Awaitable[LogSlice | bytes]] | None = None,
     ) -> None:
+        """`remote` reads batches of a partition in remote storage (log/record_copy.py)."""
         self._config = config
         self._metadata = metadata
         self._own = own
         self._clock = clock
         self._pause = pause
+        self._remote = remote
         self._places = Places(_AT_ONCE, _AT_ONCE_EACH)
         self._counts: dict[str, Counts] = {}
 
@@ -228,7 +233,9 @@ class DeadLetterWriter:
         """
         copies = Copies({}, left[-1].offset + 1)
         if _is_true(self._metadata.state.group_configs.get(group, {}), COPIES):
-            copies = await copied(partition.log, [one.offset for one in left], most, min(most, _BATCH_BYTES))
+            remote = None if self._remote is None else partial(self._remote, partition)
+            offsets = [one.offset for one in left]
+            copies = await copied(partition.log, offsets, most, min(most, _BATCH_BYTES), remote)
         now_ms = self._clock.now_ms()
         records: list[LargeRecord] = []
         size = HEADER_SIZE

@@ -37,6 +37,7 @@ from kbroker.log.files import LOG_SUFFIX
 from kbroker.log.producers.producer_state import CREDIBLE_IDS, ProducerState
 from kbroker.long_work import whole
 from kbroker.replicas import Replicas, log_config
+from kbroker.restore.state_copies import StateCopies
 from kbroker.security.authorizer.acls import Acls
 from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.scram_credential import USERS
@@ -78,6 +79,11 @@ class BrokerNode(Node):
         self._lost_while_hosting: list[tuple[str, int]] | None = None
         """The partitions lost so far, while the start hosts the assigned partitions; None at other times."""
         settings = self.services.tokens
+        self.state_copies: StateCopies | None = None
+        if self.tiers is not None:
+            self.state_copies = StateCopies(
+                self.tiers.shared, logs.cluster_id, logs.metadata.directory_id, store, lambda: self.replicas
+            )
         self.periodic_work = PeriodicWork(
             clock,
             logs,
@@ -94,6 +100,7 @@ class BrokerNode(Node):
             None if settings is None else ExpiredTokens(controller, settings, clock),
             HangingSearch(self.transactions, self._producers_of_led, lambda: self.bootstrap_servers),
             self.tiers,
+            self.state_copies,
         )
 
     @classmethod
@@ -156,6 +163,8 @@ class BrokerNode(Node):
             if node.tiers is not None:
                 parts.callback(node.tiers.shared.metadata.close)
                 parts.push_async_callback(node.tiers.close)
+            if node.state_copies is not None:
+                parts.push_async_callback(node.state_copies.close)
             store.sync_by_thread(asyncio.get_running_loop(), node._journal_failed)
             await node._begin(bound)
             parts.callback(node.periodic_work.close)

@@ -24,6 +24,7 @@ from kbroker.log.directories.log_manager import LogManager
 from kbroker.long_work import in_slices, turn
 from kbroker.protocol.errors import ApiError
 from kbroker.replicas import Replicas
+from kbroker.restore.state_copies import StateCopies
 from kbroker.scheduling.service import Schedules
 from kbroker.security.principal import printable
 from kbroker.security.tokens.token import Token, TokenSettings
@@ -66,6 +67,7 @@ class PeriodicWork:
         expired_tokens: ExpiredTokens | None = None,
         hanging: HangingSearch | None = None,
         tiers: Tiers | None = None,
+        state_copies: StateCopies | None = None,
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -85,6 +87,7 @@ class PeriodicWork:
         self._schedules = schedules
         self._views = views
         self._tiers = tiers
+        self._state_copies = state_copies
 
     def begin(self) -> None:
         """Start the periodic work."""
@@ -126,6 +129,8 @@ class PeriodicWork:
             self._views.tick()
             if self._tiers is not None:
                 self._tiers.tick()
+            if self._state_copies is not None:
+                self._state_copies.tick()
             if self.hanging is not None:
                 await in_slices(self.hanging.when_due())
         except Exception:

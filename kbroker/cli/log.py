@@ -15,6 +15,7 @@ from functools import partial
 
 import click
 
+from kbroker.cli.log_store import checked_store, restore, store_options
 from kbroker.cli.output import Output, Verbs, output_option
 from kbroker.cluster_state import TopicState
 from kbroker.log.directories.dir_lock import in_use, is_locked
@@ -57,15 +58,31 @@ def _finding(finding: Finding) -> dict[str, object]:
 
 @command.command("check", short_help="Check every file, and change nothing.")
 @click.argument("directory", type=_DIRECTORY)
+@store_options(required=False)
+@click.option("--deep", is_flag=True, help="With --from: read all bytes of the remote segments.")
+@click.option(
+    "--delete-orphans",
+    is_flag=True,
+    help="With --from: delete the objects that nobody needs and that are older than a day; implies --deep.",
+)
 @output_option
-def check(directory: str, output: Output) -> None:
+def check(
+    directory: str, url: str | None, options: tuple[str, ...], deep: bool, delete_orphans: bool, output: Output
+) -> None:
     """Check every file of a data directory, or of one partition, without changing anything.
 
     Prints one line for each finding and exits with 1 if there is a finding; otherwise prints one line about the checked
     files. A broker may use the directory: then an apparent fault is checked three times, and reported only if it
     persists.
+
+    With --from, also compares the records about remote segments with the objects in the store. An object is an orphan
+    if no record names it, and if its records are deleted, or in other segments.
     """
     directory = directory.rstrip("/") or "/"
+    if url is None and (options or deep or delete_orphans):
+        raise click.UsageError("--option, --deep and --delete-orphans need --from")
+    if url is not None and directory in partitions_of(directory):
+        raise click.UsageError("--from takes a data directory, not a partition's directory")
     pause = None
     if is_locked(data_dir_of(directory, partitions_of(directory))):
         click.echo("kbroker: a broker uses this directory: each finding is checked a second time", err=True)
@@ -77,6 +94,23 @@ def check(directory: str, output: Output) -> None:
             found.append(_finding(finding))
             if not output.is_document:
                 click.echo(str(finding))
+    store = None
+    if url is not None:
+        store = checked_store(directory, url, options, deep=deep, sweep=delete_orphans and not found)
+        for each in store.deleted:
+            click.echo(f"deleted {each.name}: {each.what}", err=True)
+        if delete_orphans and (found or store.faults):
+            click.echo("kbroker: nothing was deleted, because there are faults", err=True)
+        lines = [("fault", each.name, each.what) for each in store.faults]
+        lines += [("orphan", each.name, each.what) for each in store.orphans]
+        for kind, name, what in lines:
+            found.append({"file": name, "position": None, "kind": kind, "what": what})
+            if not output.is_document:
+                click.echo(f"{name}: {what}")
+        for topic_id, number in store.strangers.items():
+            click.echo(
+                f"kbroker: {_count(number, 'object')} of the unknown topic {topic_id} were not checked", err=True
+            )
     if output.is_document:
         output.show(found)
     elif not found:
@@ -85,6 +119,7 @@ def check(directory: str, output: Output) -> None:
             _count(checked.files, "file"),
             _count(checked.batches, "batch", "batches"),
             _count(checked.records, "record"),
+            *([] if store is None else [f"{_count(store.segments, 'remote segment')} of {store.size} bytes"]),
         ]
         click.echo(f"checked {', '.join(counts)}: all is well")
     if found:
@@ -229,3 +264,6 @@ def _topic(topic: TopicState) -> dict[str, object]:
         "leader_epochs": [partition.leader_epoch for partition in topic.partitions],
         "configs": dict(topic.configs),
     }
+
+
+command.add_command(restore)

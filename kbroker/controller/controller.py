@@ -235,6 +235,11 @@ class Controller(PublishedState, TopicPlans):
         keys = ((name, i) for name in own for i in range(len(topics[name].partitions)))
         self._change_partitions(keys, lambda p: replace(p, leader_epoch=p.leader_epoch + 1))
 
+    def raise_leader_epochs(self, least: Mapping[tuple[str, int], int]) -> None:
+        """Set the leader epochs of existing partitions to at least these epochs."""
+        epochs = iter(least.values())
+        self._change_partitions(least, lambda p: replace(p, leader_epoch=max(p.leader_epoch, next(epochs))))
+
     def lose_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
         """Remove leadership from a broker's replicas in lost log directories; the in-sync replicas stay unchanged."""
         self._change_partitions(keys, lambda partition: single_broker.without_replica(partition, node_id))

@@ -86,6 +86,15 @@ class EmbeddedStore:
         """Return the names directly below `path`, sorted."""
         return sorted(self._children.get(path, ()))
 
+    def nodes(self) -> dict[str, Node]:
+        """Return all nodes by path. The result does not change later."""
+        return dict(self._nodes)
+
+    @property
+    def written_bytes(self) -> int:
+        """The number of bytes ever written to journals. It grows with each change."""
+        return self._size
+
     def sync_by_thread(self, loop: asyncio.AbstractEventLoop, failed: Callable[[OSError], None]) -> None:
         """Let `write` return without waiting for the disk.
 

@@ -38,7 +38,7 @@ def write_snapshot(path: str, nodes: Mapping[str, Node]) -> Steps:
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         crc, end = 0, len(_HEAD % 0)
-        for piece in _pieces(nodes):
+        for piece in snapshot_pieces(nodes):
             crc, end = crc32c(piece, crc), end + _put(fd, piece, end)
             yield None
         _put(fd, b"\n", end)
@@ -54,7 +54,8 @@ def write_snapshot(path: str, nodes: Mapping[str, Node]) -> Steps:
     yield partial(sync_directory, os.path.dirname(path))
 
 
-def _pieces(nodes: Mapping[str, Node]) -> Generator[bytes, None, None]:
+def snapshot_pieces(nodes: Mapping[str, Node]) -> Generator[bytes, None, None]:
+    """Yield the JSON of a snapshot, without the CRC32C before it and the newline behind it."""
     yield _BEGIN
     left = iter(nodes.items())
     comma = b""
@@ -62,6 +63,11 @@ def _pieces(nodes: Mapping[str, Node]) -> Generator[bytes, None, None]:
         yield comma + json.dumps(some, separators=(",", ":"), ensure_ascii=True)[1:-1].encode()
         comma = b","
     yield _END
+
+
+def snapshot_line(body: bytes) -> bytes:
+    """Return the content of a snapshot's file with a JSON of `snapshot_pieces`."""
+    return _HEAD % crc32c(body) + body + b"\n"
 
 
 def _put(fd: int, data: bytes, position: int) -> int:

@@ -14,14 +14,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kbroker.filters.filtering import Filter
 from kbroker.handlers.registry import RequestContext
 from kbroker.handlers.share_matching import SHARE_FILTER, Matching
-from kbroker.log.batch_scan import scan_headers
-from kbroker.log.files import read_at
+from kbroker.log.batch_scan import Batches, bytes_in, headers_in
 from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
@@ -33,10 +31,14 @@ from kbroker.share_partition.hosted import Hosted
 from kbroker.share_partition.sessions import PartitionKey, ShareSession
 from kbroker.share_partition.share_partition import SharePartition, Wish
 from kbroker.share_partition.states import Acquired, Limits, Span
+from kbroker.tiers.metadata import Owner
+from kbroker.tiers.reading import NOT_YET
 
 _RECORD_LIMIT: Final = 1
 _AT_ONCE: Final = 64
 """The number of batch headers that are read before other tasks get a turn: about 0.2 ms."""
+_LOOK_S: Final = 0.02
+"""The time in s between two checks whether the missing records of remote storage have arrived."""
 
 
 class _Read(NamedTuple):
@@ -45,8 +47,10 @@ class _Read(NamedTuple):
     hosted: Hosted
     state: SharePartition
     offset: int
-    piece: LogSlice
+    piece: Batches
     code: ErrorCode
+    aborted: Sequence[tuple[int, int]] | None = None
+    """The aborted transactions in records of remote storage; None for records on the local disk."""
 
 
 class _Batch(NamedTuple):
@@ -86,7 +90,8 @@ class ShareFetchAttempt:
         self._hosted: dict[PartitionKey, Hosted] = {}
         self._locked: list[Hosted] = []
         self._has_changed = False
-        self._matures_at = math.inf  # the loop's time at which further records become old enough (`delivery.delay.ms`)
+        self._matures_at = math.inf
+        """The loop's time of the next attempt: then more records are old enough (`delivery.delay.ms`), or fetched."""
         self._waiting: asyncio.Future[None] | None = None
         self.answers: dict[PartitionKey, PartitionData] = {}
         """The answer for each partition that was read, has records, or has an error."""
@@ -201,17 +206,31 @@ class ShareFetchAttempt:
         self._locked.clear()
 
     async def _read_all(self) -> dict[PartitionKey, _Read]:
-        """Find records in the locked share partitions, without reading a byte of them."""
+        """Find records in the locked share partitions, without reading a byte of them.
+
+        If there are none, wait for the records of one partition in remote storage.
+        """
         self._matures_at = math.inf
         reads: dict[PartitionKey, _Read] = {}
+        late: _Read | None = None
         locked, left = list(self._locked), self._max_bytes
         share = max(self._max_bytes // len(locked), 1) if locked else 0
         for hosted in locked:
             if hosted.state is not None:
-                read = self._read(hosted, hosted.state, min(left, share), is_first=left == self._max_bytes)
+                most, is_first = min(left, share), left == self._max_bytes
+                read = self._read(hosted, hosted.state, most, is_first=is_first)
+                if read.code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+                    moved, read = read, await self._read_remote(read, most, 0.0, is_first=is_first)
+                    late = late or (moved if not (read.code or len(read.piece)) else None)
                 left = max(left - len(read.piece), 0)
                 reads[hosted.key.topic_id, hosted.key.partition] = read
             await turn
+        if late is not None and left == self._max_bytes:
+            wait_s = self._ctx.services.config.get_int("remote.fetch.max.wait.ms") / 1000
+            until = asyncio.get_running_loop().time() + wait_s
+            reads[late.hosted.key.topic_id, late.hosted.key.partition] = await self._read_remote(
+                late, share, until, is_first=True
+            )
         return reads
 
     def _read(self, hosted: Hosted, state: SharePartition, most: int, *, is_first: bool) -> _Read:
@@ -230,12 +249,34 @@ class ShareFetchAttempt:
                 code = err.code
                 if code == ErrorCode.CORRUPT_MESSAGE:
                     records.report_damage(offset, self._share.clock.now_ms())
-                elif code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
-                    code = ErrorCode.KAFKA_STORAGE_ERROR  # share groups do not read remote storage
             except OSError as err:
                 records.report_failure(err)
                 code = ErrorCode.KAFKA_STORAGE_ERROR
         return _Read(hosted, state, offset, piece, code)
+
+    async def _read_remote(self, read: _Read, most: int, until: float, *, is_first: bool) -> _Read:
+        """Read the records of a partition in remote storage, and wait for them up to a time of the loop's clock.
+
+        If they are not there in time, they are fetched meanwhile, for the next attempt.
+        """
+        partition, tiers = read.hosted.partition, self._ctx.services.tiers
+        if tiers is None:
+            return read._replace(code=ErrorCode.KAFKA_STORAGE_ERROR)
+        try:
+            found = await tiers.reader.read(
+                Owner(partition.topic, partition.topic_id, partition.index), partition.log, read.offset, most,
+                min_one=is_first, committed=self._reads_committed, until=until,
+            )  # fmt: skip
+        except ApiError as err:
+            if err.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                return read._replace(code=err.code)
+            found = NOT_YET  # the records are deleted meanwhile: the next attempt begins behind them
+        if found is NOT_YET:
+            self._matures_at = min(self._matures_at, asyncio.get_running_loop().time() + _LOOK_S)
+            return read._replace(code=ErrorCode.NONE)
+        records = found.records
+        piece = records if isinstance(records, LogSlice) else memoryview(records)
+        return read._replace(code=ErrorCode.NONE, piece=piece, aborted=found.aborted)
 
     def _mature_end(self, records: PartitionLog) -> int:
         """Return the end of the records that are old enough, and note the time at which this end grows.
@@ -257,14 +298,14 @@ class ShareFetchAttempt:
         """
         self._check_session()
         answer = self.answers[key] = empty(key[1], read.code)
-        if read.code or not read.piece.size or left <= 0:
+        if read.code or not len(read.piece) or left <= 0:
             return 0
         limits = self._share.settings.limits(self._group)
         matching = None
         try:
             if not read.hosted.is_led():  # if the view was deleted, its filter would not be applied to the records
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            found, aborted = await self._scan(read, read.state.most(left, read.offset, limits), limits)
+            found, useless = await self._scan(read, read.state.most(left, read.offset, limits), limits)
             filters = self._ctx.services.views.filters_for_share(self._topics[key], self._filter)
             if filters:
                 matching = await self._match(read, found, filters)
@@ -288,10 +329,10 @@ class ShareFetchAttempt:
             if others:
                 self._has_passed_over = True
                 read.hosted.store_start()
-            aborted = await _merged(aborted, others)
-        if aborted:
-            await read.state.archive_aborted(aborted)
-            got = await _without(got, aborted)
+            useless = await _merged(useless, others)
+        if useless:
+            await read.state.archive_useless(useless)
+            got = await _without(got, useless)
         if self._session.has_ended:
             self._share.give_back(self._session, read.hosted)
             self._check_session()
@@ -312,29 +353,29 @@ class ShareFetchAttempt:
     async def _match(self, read: _Read, found: Sequence[_Batch], filters: Sequence[Filter]) -> Matching:
         """Find the matching records of some batches. Raises ApiError and OSError."""
         scan = self._ctx.services.views.scan_of(read.hosted.partition)
-        segment = read.piece.segment
-        assert segment is not None
         matching = Matching(scan, filters)
         for each in found:
-            await matching.add(memoryview(read_at(segment.handle.fd, each.size, each.position)))
+            await matching.add(memoryview(bytes_in(read.piece, each.position, each.size)))
             await turn
         return matching
 
     async def _scan(self, read: _Read, wanted: int, limits: Limits) -> tuple[list[_Batch], list[Span]]:
-        """Return as many batches of a slice as needed, and the offsets of batches of aborted transactions."""
-        piece, found, aborted = read.piece, [], []
-        segment = piece.segment
-        assert segment is not None
-        open_ones = _Aborted(read.hosted.partition.log.aborted_in(piece)) if self._reads_committed else None
+        """Return as many batches of a slice as needed, and the offsets of those that nobody gets.
+
+        These are the batches of aborted transactions, and batches without records. After a restore, such a batch can
+        have more than 100,000,000 offsets.
+        """
+        piece, found, useless = read.piece, [], []
+        open_ones = _Aborted(_aborted_in(read)) if self._reads_committed else None
         covered, look_at = 0, wanted
-        for position, header in scan_headers(segment.handle, piece.position, piece.position + piece.size):
+        for position, header in headers_in(piece):
             span = Span(header.base_offset, header.last_offset)
             found.append(_Batch(position, header.size, span))
             is_aborted = open_ones is not None and open_ones.has(
-                header, lambda at=position, size=header.size: read_at(segment.handle.fd, size, at)
+                header, lambda at=position, size=header.size: bytes_in(piece, at, size)
             )
-            if is_aborted:
-                aborted.append(span)
+            if is_aborted or not header.record_count:
+                useless.append(span)
                 wanted += span.last_offset - span.first_offset + 1
             covered += span.last_offset - span.first_offset + 1
             if covered >= look_at:
@@ -344,7 +385,7 @@ class ShareFetchAttempt:
                 await turn  # `has_enough` takes some ms for 10,000 runs
             elif len(found) % _AT_ONCE == 0:
                 await turn
-        return found, aborted
+        return found, useless
 
 
 class _Aborted:
@@ -411,12 +452,25 @@ def _is_cut_short(read: _Read) -> bool:
     This is so if the next records are in a later segment, or need checks first.
     """
     piece = read.piece
+    if not isinstance(piece, LogSlice):
+        return len(piece) > 0
     return piece.size > 0 and (piece.cut_short or piece.segment is not read.hosted.partition.log.segments.items[-1])
 
 
-def _cut(piece: LogSlice, found: Sequence[_Batch], got: Sequence[Acquired]) -> LogSlice:
+def _aborted_in(read: _Read) -> Sequence[tuple[int, int]]:
+    """Return (producer id, first offset) of the aborted transactions with records in the read batches."""
+    if read.aborted is not None:
+        return read.aborted
+    assert isinstance(read.piece, LogSlice)
+    return read.hosted.partition.log.aborted_in(read.piece)
+
+
+def _cut(piece: Batches, found: Sequence[_Batch], got: Sequence[Acquired]) -> LogSlice | bytes:
     """Return the part of a slice with the batches of acquired records (ShareFetchUtils.maybeSliceFetchRecords)."""
     first, last = got[0].first_offset, got[-1].last_offset
     begin = next(batch for batch in found if batch.offsets.last_offset >= first)
     end = next(batch for batch in reversed(found) if batch.offsets.first_offset <= last)
-    return replace(piece, position=begin.position, size=end.position + end.size - begin.position)
+    size = end.position + end.size - begin.position
+    if isinstance(piece, LogSlice):
+        return piece.part(begin.position, size)
+    return bytes(piece[begin.position : begin.position + size])

@@ -8,13 +8,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import TypeAlias
 
 from kbroker.log.files import FileHandle, OpenFile, read_at
+from kbroker.log.log_slice import LogSlice
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.records import HEADER_SIZE, BatchHeader, compute_crc, parse_header
+from kbroker.protocol.records import HEADER_SIZE, BatchHeader, compute_crc, iter_batches, parse_header
 
 _HEADERS_CHUNK = 16384
 _BATCHES_CHUNK = 1 << 20
+
+
+Batches: TypeAlias = LogSlice | memoryview
+"""Batches of a partition: a slice of a file, or bytes. The last batch may be incomplete."""
+
+
+def headers_in(batches: Batches) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of the complete batches; stop at an invalid batch. Raises OSError."""
+    if isinstance(batches, LogSlice):
+        yield from scan_headers(batches, batches.position, batches.position + batches.size)
+    else:
+        with suppress(Malformed):
+            yield from iter_batches(batches)
+
+
+def bytes_in(batches: Batches, position: int, size: int) -> bytes | memoryview:
+    """Return the bytes at a position of `headers_in`. Raises OSError."""
+    if isinstance(batches, LogSlice):
+        return read_at(batches.fd, size, position)
+    return batches[position : position + size]
 
 
 def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:

@@ -53,6 +53,12 @@ class LogSlice:
             self._handle = self.segment.handle
         return self._handle.fd
 
+    def part(self, position: int, size: int) -> LogSlice:
+        """Return a part of the slice, with the same open file."""
+        found = LogSlice(self.segment, position, size, self.start_offset, self.end_offset, self.cut_short)
+        found._handle = self._handle
+        return found
+
     @property
     def empty(self) -> bool:
         return self.size == 0

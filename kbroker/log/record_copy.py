@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kbroker.log.batch_scan import scan_headers
-from kbroker.log.files import OpenFile, read_at
+from kbroker.log.batch_scan import Batches, bytes_in, headers_in
 from kbroker.log.log_slice import LogSlice
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
@@ -41,6 +40,13 @@ Copy = tuple[Field | None, Field | None]
 """The key and the value of a record. For a large record, key and value are views of the record's memory."""
 
 
+Remote = Callable[[int, int], Awaitable[LogSlice | bytes]]
+"""Returns batches of remote storage from an offset on, up to a number of bytes, but at least one batch.
+
+The result is empty if the records do not arrive in time. Raises ApiError.
+"""
+
+
 class Copies(NamedTuple):
     """The records that were found, by offset; the offsets from `end` on were not searched for."""
 
@@ -48,19 +54,27 @@ class Copies(NamedTuple):
     end: int
 
 
-async def copied(records: PartitionLog, offsets: Sequence[int], largest: int, together: int) -> Copies:
+async def copied(
+    records: PartitionLog, offsets: Sequence[int], largest: int, together: int, remote: Remote | None = None
+) -> Copies:
     """Return the keys and values of the records at `offsets`, which increase.
 
     At least one record is read. Further records are read only up to `together` bytes. A record that has more than
     `largest` bytes or is not in the log is omitted. An unreadable record is also omitted, and this is logged: a dead
-    letter contains the offset.
+    letter contains the offset. `remote` reads the records that are only in remote storage.
     """
     work, at = _Copying(offsets, largest, together), offsets[0]
     try:
-        while work.skip_below(records.log_start_offset) and not work.is_full:
+        while work.skip_below(records.log_start_offset if remote is None else records.earliest_offset):
+            if work.is_full:
+                break
             at = work.wanted[0]
-            piece = records.read(at, _READ, records.high_watermark, min_one=True)
-            if not piece.size:
+            piece: Batches
+            if remote is not None and at < records.log_start_offset:
+                piece = _batches(await remote(at, _READ))
+            else:
+                piece = records.read(at, _READ, records.high_watermark, min_one=True)
+            if not len(piece):
                 break
             await work.take(piece)
             if work.wanted and work.wanted[0] == at and not work.is_full:
@@ -83,15 +97,13 @@ class _Copying:
         self._together = together
         self._size = 0
 
-    async def take(self, piece: LogSlice) -> None:
-        """Copy the wanted records from the batches of a slice."""
-        assert piece.segment is not None
-        file = piece.segment.handle
-        for position, header in scan_headers(file, piece.position, piece.position + piece.size):
+    async def take(self, piece: Batches) -> None:
+        """Copy the wanted records from batches."""
+        for position, header in headers_in(piece):
             if not self.skip_below(header.base_offset) or self.is_full:
                 return
             if self.wanted[0] <= header.last_offset:
-                await self._take_batch(file, position, header)
+                await self._take_batch(piece, position, header)
                 if not self.is_full:
                     self.skip_below(header.last_offset + 1)
             await turn
@@ -101,9 +113,9 @@ class _Copying:
         del self.wanted[: bisect_left(self.wanted, offset)]
         return bool(self.wanted)
 
-    async def _take_batch(self, file: OpenFile, position: int, header: BatchHeader) -> None:
+    async def _take_batch(self, batches: Batches, position: int, header: BatchHeader) -> None:
         start, end = position + HEADER_SIZE, position + header.size
-        pieces = _pieces(file, start, end)
+        pieces = _pieces(batches, start, end)
         if header.codec != NONE:
             stored = bytearray()
             for piece in pieces:
@@ -123,9 +135,13 @@ class _Copying:
             self._size += size
 
 
-def _pieces(file: OpenFile, start: int, end: int) -> Iterator[bytes]:
+def _batches(found: LogSlice | bytes) -> Batches:
+    return found if isinstance(found, LogSlice) else memoryview(found)
+
+
+def _pieces(batches: Batches, start: int, end: int) -> Iterator[bytes]:
     for place in range(start, end, _PIECE):
-        yield read_at(file.fd, min(_PIECE, end - place), place)
+        yield bytes(bytes_in(batches, place, min(_PIECE, end - place)))
 
 
 _Found = tuple[int, Field | None, Field | None, int]

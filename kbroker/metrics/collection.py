@@ -131,6 +131,8 @@ async def _remote(node: Node, values: Values) -> None:
     put(values, "kbroker_remote_read_bytes_total", counts.read_bytes)
     put(values, "kbroker_remote_read_errors_total", counts.read_errors)
     put(values, "kbroker_remote_cached_bytes", tiers.reader.chunks.size)
+    copied_ms = counts.state_copied_ms
+    put(values, "kbroker_remote_state_age_ms", -1 if copied_ms is None else max(node.clock.now_ms() - copied_ms, 0))
 
 
 async def _partitions(node: Node, values: Values) -> None:

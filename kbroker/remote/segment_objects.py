@@ -27,6 +27,8 @@ class FilePart:
 
     path: str
     size: int
+    inode: int = 0
+    """The file's inode. With it, a file that has replaced this one meanwhile is refused (compaction does so)."""
 
 
 Parts = Mapping[Part, FilePart | bytes]
@@ -60,24 +62,29 @@ class _Sent:
 
     def __iter__(self) -> Iterator[Piece]:
         for part, source in enumerate(self._sources):
-            pieces = _pieces_of_file(source) if isinstance(source, FilePart) else _pieces_of_bytes(source)
             checksum = 0
-            for piece in pieces:
+            for piece in pieces_of(source):
                 checksum = crc32c(piece, checksum)
                 yield piece
             self._checksums[part] = checksum
         yield self.layout().footer()
 
 
-def _pieces_of_bytes(data: bytes) -> Iterator[Piece]:
-    view = memoryview(data)
-    for at in range(0, len(data), _PIECE_BYTES):
+def pieces_of(source: FilePart | bytes) -> Iterator[Piece]:
+    """Yield the bytes of a part in pieces of at most 1 MiB. Raises OSError, and WrongLengthError for another file."""
+    if isinstance(source, FilePart):
+        yield from _pieces_of_file(source)
+        return
+    view = memoryview(source)
+    for at in range(0, len(source), _PIECE_BYTES):
         yield view[at : at + _PIECE_BYTES]
 
 
 def _pieces_of_file(part: FilePart) -> Iterator[Piece]:
     file = os.open(part.path, os.O_RDONLY)
     try:
+        if part.inode and os.fstat(file).st_ino != part.inode:
+            raise WrongLengthError(f"{part.path} was replaced meanwhile")
         at = 0
         while at < part.size:
             piece = os.pread(file, min(_PIECE_BYTES, part.size - at), at)

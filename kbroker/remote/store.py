@@ -130,6 +130,13 @@ class Store:
             path = f"{self.url.removeprefix('file://').rstrip('/')}/{name}"
             await asyncio.get_running_loop().run_in_executor(None, _remove_staged, path)
 
+    def make_private(self, folder: str) -> None:
+        """In a directory, make sure of a folder that only its owner can open. Raises OSError."""
+        if self.url.startswith("file://"):
+            path = f"{self.url.removeprefix('file://').rstrip('/')}/{folder}"
+            os.makedirs(path, exist_ok=True)
+            os.chmod(path, 0o700)
+
     async def head(self, name: str, *, deadline_s: float | None = None) -> StoredObject:
         """Return the store's facts about an object. Raises ObjectNotFoundError."""
         import obstore

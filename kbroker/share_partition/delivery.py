@@ -23,7 +23,7 @@ from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.share_coordinator.persister import Persister
 from kbroker.share_partition.dead_letters import DeadLetters
-from kbroker.share_partition.hosted import Hosted, Key
+from kbroker.share_partition.hosted import Hosted, Key, RemoteOffsetAt
 from kbroker.share_partition.persister import GroupSettings
 from kbroker.share_partition.sessions import PartitionKey, ShareSession, ShareSessions
 
@@ -42,16 +42,19 @@ class ShareDelivery:
         clock: Clock,
         most_sessions: int,
         is_view: Callable[[bytes], bool] = lambda _topic_id: False,
+        remote_offset_at: RemoteOffsetAt | None = None,
     ) -> None:
         """`led` returns a partition that this broker leads, and raises ApiError for other partitions.
 
-        `is_view` returns whether the topic with an id is a view. A view has the partitions of another topic.
+        `is_view` returns whether the topic with an id is a view. A view has the partitions of another topic. Without
+        remote storage, `remote_offset_at` is None.
         """
         self._is_view = is_view
         self.persister = persister
         self.dead_letters = dead_letters
         self.settings = settings
         self.clock = clock
+        self.remote_offset_at = remote_offset_at
         self.sessions = ShareSessions(most_sessions)
         self._led = led
         self._hosted: dict[str, dict[PartitionKey, Hosted]] = {}

@@ -194,17 +194,18 @@ class DeliveryState:
             return None
         return self._archived(run, low, high)
 
-    async def archive_aborted(self, spans: Sequence[Span]) -> None:
-        """Archive the acquired records of aborted transactions.
+    async def archive_useless(self, spans: Sequence[Span]) -> None:
+        """Archive the acquired and available offsets of aborted transactions, and of batches without records.
 
-        The change is not stored, because each reader detects these records.
+        The change is not stored, because each reader detects these offsets.
         """
         for span in spans:
-            await self.change_all(span.first_offset, span.last_offset, self._aborted)
+            await self.change_all(span.first_offset, span.last_offset, self._useless)
         self.advance()
 
-    def _aborted(self, run: Run, low: int, high: int) -> Run | None:
-        return self._archived(run, low, high) if run.what & STATE == RecordState.ACQUIRED else None
+    def _useless(self, run: Run, low: int, high: int) -> Run | None:
+        is_acquired, is_free = run.what & STATE == RecordState.ACQUIRED, run.what & (STATE | PENDING) == _AVAILABLE
+        return self._archived(run, low, high) if is_acquired or is_free else None
 
     def _archived(self, run: Run, low: int, high: int) -> Run:
         self.complete_count += high - low + 1

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from kbroker.clock import Clock
@@ -64,6 +64,10 @@ class Key(NamedTuple):
     partition: int
 
 
+RemoteOffsetAt = Callable[[Partition, int], Awaitable[int | None]]
+"""Returns the offset of the first remote record that is not older than a timestamp in ms. Raises ApiError."""
+
+
 class Surroundings(Protocol):
     """The attributes and methods of the table of share partitions that a share partition in use needs."""
 
@@ -71,6 +75,7 @@ class Surroundings(Protocol):
     dead_letters: DeadLetters
     settings: GroupSettings
     clock: Clock
+    remote_offset_at: RemoteOffsetAt | None
 
     def is_led(self, partition: Partition, topic_id: bytes) -> bool:
         """Whether this broker leads `partition`.
@@ -213,9 +218,13 @@ class Hosted:
         if wanted == LATEST:
             await self._high_watermark_known()
             return await records.readable_end(self._around.clock.now_ms())
-        found = None if wanted == EARLIEST else await records.find_timestamp(wanted)
         if wanted == EARLIEST:
-            return records.log_start_offset
+            return records.earliest_offset
+        if self._around.remote_offset_at is not None and records.tier is not None:
+            offset = await self._around.remote_offset_at(self.partition, wanted)
+            if offset is not None:
+                return offset
+        found = await records.find_timestamp(wanted)
         readable_end = await records.readable_end(self._around.clock.now_ms())
         return readable_end if found is None else min(found[0], readable_end)
 

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kbroker.cluster_state import ClusterState
+from kbroker.log.log_slice import LogSlice
 from kbroker.long_work import begun_in_slices, turn
 from kbroker.partition import Partition
-from kbroker.protocol.errors import ApiError
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.remote.segment import DeleteState
 from kbroker.remote.store_errors import StoreError
 from kbroker.tiers.metadata import Owner
@@ -82,6 +83,26 @@ class Tiers:
             self.hosted(partition)
         else:
             followed.retry()
+
+    async def batches_at(self, partition: Partition, offset: int, most: int) -> LogSlice | bytes:
+        """Return batches from an offset on, or an empty result if they do not arrive in time. Raises ApiError."""
+        until = asyncio.get_running_loop().time() + self.shared.deadline_s
+        owner = Owner(partition.topic, partition.topic_id, partition.index)
+        found = await self.reader.read(owner, partition.log, offset, most, min_one=True, committed=False, until=until)
+        return found.records
+
+    async def offset_at(self, partition: Partition, timestamp: int) -> int | None:
+        """Return the offset of the first remote record that is not older than a timestamp in ms; None without one.
+
+        Raises ApiError.
+        """
+        until = asyncio.get_running_loop().time() + self.shared.deadline_s
+        owner = Owner(partition.topic, partition.topic_id, partition.index)
+        try:
+            found = await self.reader.first_at(owner, partition.log, timestamp, until)
+        except TimeoutError:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT) from None
+        return None if found is None else found[0]
 
     async def lag(self) -> tuple[int, int]:
         """Return the size in bytes and the greatest age in ms of data that are not copied yet, for all partitions."""

@@ -33,6 +33,7 @@ class TierSettings:
     longest_retry_ms: int
     index_bytes: int
     cache_bytes: int
+    state_interval_ms: int
 
 
 def uses_remote_storage(configs: Mapping[str, str]) -> bool:
@@ -64,6 +65,7 @@ def tier_settings(config: BrokerConfig) -> TierSettings | None:
         config.get_int("remote.log.manager.task.retry.backoff.max.ms"),
         config.get_int("remote.log.index.file.cache.total.size.bytes"),
         config.get_int("remote.storage.cache.bytes"),
+        config.get_int("remote.storage.state.interval.ms"),
     )
 
 

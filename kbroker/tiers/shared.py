@@ -26,6 +26,8 @@ class Counts:
     deleted: int = 0
     read_bytes: int = 0
     read_errors: int = 0
+    state_copied_ms: int | None = None
+    """The time of the newest state that is known to be in the store, in ms since 1970."""
 
 
 @dataclass(slots=True)

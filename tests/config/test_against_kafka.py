@@ -27,6 +27,7 @@ OURS = {
     "kbroker.schema.validation.level",
     "filter.index.headers",
     "remote.storage.cache.bytes",
+    "remote.storage.state.interval.ms",
     "remote.storage.options",
     "remote.storage.url",
     "view.filter",

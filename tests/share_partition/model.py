@@ -289,9 +289,9 @@ class Model:
         record.state, record.owner, record.deadline, record.until = ARCHIVED, "", float("inf"), None
         record.fixed = record.before is not None
 
-    def archive_aborted(self, spans: list[Span]) -> None:
+    def archive_useless(self, spans: list[Span]) -> None:
         for offset, record in self.records.items():
-            if record.state == ACQUIRED and any(first <= offset <= last for first, last in spans):
+            if (record.state == ACQUIRED or record.is_free) and any(first <= offset <= last for first, last in spans):
                 self.archive_of(spans, offset, record)
         self.advance()
 

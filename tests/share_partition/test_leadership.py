@@ -30,7 +30,7 @@ class Replica:
         self.leading = True
         self.leader_epoch = epoch
         self.waiters = {}
-        self.log = SimpleNamespace(log_start_offset=0, high_watermark=10, log_end_offset=12)
+        self.log = SimpleNamespace(earliest_offset=0, log_start_offset=0, high_watermark=10, log_end_offset=12)
         self.log.readable_end = self.readable_end
         self.knows_high_watermark = True
         self.committing = None

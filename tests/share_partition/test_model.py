@@ -91,8 +91,8 @@ class World:
                 assert at not in self.durable
         if got and self.random.random() < 0.1:
             aborted = [span for span in read if self.random.random() < 0.5]
-            whole(self.real.archive_aborted(aborted))
-            self.model.archive_aborted(aborted)
+            whole(self.real.archive_useless(aborted))
+            self.model.archive_useless(aborted)
 
     def acknowledge(self) -> None:
         member = self.random.choice(MEMBERS)

@@ -24,6 +24,7 @@ TIERED = LogConfig(segment_bytes=SIZE * 2, local_retention_bytes=SIZE * 4, remot
 SETTINGS = TierSettings(
     url="", options={}, interval_ms=0, copies_at_once=1, deletes_at_once=1, copy_rate=1 << 40, reads_at_once=2,
     reads_waiting=100, retry_ms=0, longest_retry_ms=0, index_bytes=1 << 20, cache_bytes=1 << 24,
+    state_interval_ms=0,
 )  # fmt: skip
 
 

@@ -1,26 +1,33 @@
-"""A topic: its partitions with their replicas, sizes and offsets, its configs, and changes of the topic.
+"""A topic: its partitions with their replicas, sizes and offsets, its tiers, its configs, and changes of the topic.
 
-Owns these requests and changes, and the wait until changed configs are visible.
+Owns these requests and changes, the wait until changed configs are visible, and the time for which a page waits for the
+tiers. Never asks for the tiers of a topic without remote storage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kbroker.admin.cluster_view import TopicView, is_misled, view_with
-from kbroker.admin.configs import Subject, alter_configs, described_configs, topic_config
+from kbroker.admin.configs import Subject, alter_configs, described_configs
+from kbroker.admin.connection import patience
 from kbroker.admin.errors import AdminError, NotThere, raise_any
 from kbroker.admin.log_dirs import log_dirs
 from kbroker.admin.partition_offsets import known_offsets_at
 from kbroker.admin.placement import elect_leaders, leaders
 from kbroker.admin.records import TO_THE_END, delete_records
-from kbroker.admin.schedules import ENABLE
+from kbroker.admin.schedules import ENABLE as HAS_SCHEDULES
+from kbroker.admin.topic_tiers import ENABLE as HAS_TIERS
+from kbroker.admin.topic_tiers import Tiers, topic_tiers
 from kbroker.admin.topics import add_partitions
 from kbroker.config.operations import Op
+from kbroker.console.asking import Busy, Slow
 from kbroker.console.configs_shown import Row, rows_of
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
+from kbroker.console.tiers_shown import TiersShown
 from kbroker.console.values import Values
 from kbroker.protocol.messages.configs import IncrementalConfig
 from kbroker.protocol.wire import uuid_text
@@ -28,6 +35,10 @@ from kbroker.protocol.wire import uuid_text
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _PER_PAGE: Final = 100
+_MOST_SECONDS: Final = 3.0
+"""The seconds after which a page no longer reads remote segments, and for which it waits for a leader."""
+_TIERS_DEADLINE_S: Final = 8.0
+"""The seconds after which a page is shown without the tiers."""
 
 
 def _looked(admin: Any, name: str) -> Facts:
@@ -53,26 +64,38 @@ def _looked(admin: Any, name: str) -> Facts:
         }
         for p in topic.partitions
     ]
+    configs = _configs(admin, name)
+    view_facts = _view(configs)
     return {
         "topic": topic,
-        "view": view_shown(admin, name),
+        "view": view_facts,
         "id": _id(topic),
         "parts": parts,
         "records": sum(ends[key] - begins[key] for key in ends if key in begins),
         "size": sum(size for (index, broker), size in sizes.items() if led.get((name, index)) == broker),
         "misled": sum(is_misled(p) for p in topic.partitions),
-        "has_schedules": topic_config(admin, [name], ENABLE).get(name) == "true",
+        "has_schedules": configs.get(HAS_SCHEDULES) == "true",
+        "has_tiers": configs.get(HAS_TIERS) == "true" and view_facts is None,
     }
 
 
 def view_shown(admin: Any, name: str) -> Facts | None:
     """Return a view's source and filter; None for other topics, for a broker without views, or after a refusal."""
+    return _view(_configs(admin, name))
+
+
+def _view(configs: Mapping[str, str | None]) -> Facts | None:
+    source = configs.get("view.source")
+    return {"source": source, "filter": configs.get("view.filter")} if source else None
+
+
+def _configs(admin: Any, name: str) -> dict[str, str | None]:
+    """Return the configs of a topic; none after a refusal."""
     try:
         found = described_configs(admin, Subject("topic", name), documentation=False)
     except AdminError:
-        return None
-    own = {each.name: each.value for each in found}
-    return {"source": own["view.source"], "filter": own.get("view.filter")} if own.get("view.source") else None
+        return {}
+    return {each.name: each.value for each in found}
 
 
 def _id(topic: TopicView) -> str | None:
@@ -84,16 +107,33 @@ async def find(console: Console, values: Values) -> Facts:
     name = values.text("topic")
     facts = await console.ask(lambda admin: _looked(admin, name))
     path = place("/topics", name)
+    tiers = await _tiers(console, name, [each["index"] for each in facts["parts"]]) if facts["has_tiers"] else None
     readers = [group for group, keys in console.sampler.samples.readers.items() if name in keys]
     return {
         **facts,
         "list": Listing(facts["parts"], values.page(), path, per_page=_PER_PAGE),
+        "tiers": tiers,
+        "tiers_list": None if tiers is None else Listing(tiers.rows, values.page(), path, per_page=_PER_PAGE),
         "below": sum(topic == name for topic, _ in console.sampler.samples.under_min_isr),
         "rate": console.sampler.samples.topics.get(name),
         "readers": sorted(readers),
         "lags": console.sampler.samples.lags,
         "tab": "partitions",
     }
+
+
+async def _tiers(console: Console, name: str, partitions: Sequence[int]) -> TiersShown:
+    """Return the tiers of a topic. A failure becomes a trouble."""
+
+    def found(admin: Any) -> Tiers:
+        with patience(_MOST_SECONDS):
+            return topic_tiers(admin, [name], most_s=_MOST_SECONDS)
+
+    try:
+        tiers = await console.cluster.ask(found, deadline_s=_TIERS_DEADLINE_S)
+    except (AdminError, Slow, Busy) as error:
+        tiers = Tiers(troubles=[f"the tiers are unknown: {error}"])
+    return TiersShown(name, partitions, tiers)
 
 
 async def find_configs(console: Console, values: Values) -> Facts:

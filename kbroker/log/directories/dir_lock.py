@@ -2,15 +2,20 @@
 
 Owns locking with both kinds of lock: flock, which every kbroker uses, and the record lock that Apache Kafka uses
 through Java. On Linux neither kind of lock conflicts with the other, so both are used. Never writes to the file.
+
+A restore that has not ended leaves the folder RESTORE with files in it. Then the directory is incomplete, and only
+another restore may lock it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
 
 NAME = ".lock"
+RESTORE = ".kbroker-restore"
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length (0: to the end), pid
 
 
@@ -18,8 +23,11 @@ class LogDirError(Exception):
     """The log directory cannot be used; the text gives the reason in one line. The directory is unchanged."""
 
 
-def lock_directory(directory: str) -> int:
-    """Lock `directory` and return the descriptor that owns the lock. Raises LogDirError, OSError."""
+def lock_directory(directory: str, *, restores: bool = False) -> int:
+    """Lock `directory` and return the descriptor that owns the lock. Raises LogDirError, OSError.
+
+    Refuses a directory whose restore has not ended, unless the caller `restores` it.
+    """
     fd = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -27,7 +35,17 @@ def lock_directory(directory: str) -> int:
     except OSError as error:
         os.close(fd)
         raise in_use(directory) from error
+    if not restores and is_restoring(directory):
+        os.close(fd)
+        raise LogDirError(f"{directory} is not completely restored: run `kbroker log restore` again")
     return fd
+
+
+def is_restoring(directory: str) -> bool:
+    """Whether a restore of `directory` has begun and not ended."""
+    with contextlib.suppress(FileNotFoundError):
+        return bool(os.listdir(f"{directory}/{RESTORE}"))
+    return False
 
 
 def in_use(directory: str) -> LogDirError:
