@@ -10,7 +10,7 @@ import pytest
 
 from kbroker import Broker
 from kbroker.handlers import share_fetch_attempt
-from kbroker.log.batch_scan import scan_headers
+from kbroker.log.batch_scan import headers_in
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import BatchHeader
 from kbroker.share_partition.states import RecordState
@@ -126,11 +126,11 @@ def test_no_more_is_read_than_the_limit_of_locks_allows(served: Served, monkeypa
     read: list[int] = []
 
     def noted(*where: Any) -> Iterator[tuple[int, BatchHeader]]:
-        for position, header in scan_headers(*where):
+        for position, header in headers_in(*where):
             read.append(header.base_offset)
             yield position, header
 
-    monkeypatch.setattr(share_fetch_attempt, "scan_headers", noted)
+    monkeypatch.setattr(share_fetch_attempt, "headers_in", noted)
     served.settings.now = served.settings.now._replace(record_locks=100)
     served.produce("t", *([1] * 250))
     every_second = {at: (int(RecordState.ACKNOWLEDGED), 1) for at in range(1, 99, 2)}
