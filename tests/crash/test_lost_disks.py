@@ -45,6 +45,8 @@ class Writer:
         self._rng = rng
         self._sent = 0
         self.numbers: dict[int, int] = {}
+        self.aborted: set[int] = set()
+        """The numbers of aborted records."""
         self._lost: set[int] = set()
         self.committed: set[int] = set()
 
@@ -61,9 +63,13 @@ class Writer:
                 for _ in range(10):
                     self._produce(plain, 10)
                 transactional.begin_transaction()
+                begin = self._sent + 1
                 self._produce(transactional, 20)
-                end = transactional.abort_transaction if self._rng.random() < 0.3 else transactional.commit_transaction
-                end(5)
+                if self._rng.random() < 0.3:
+                    transactional.abort_transaction(5)
+                    self.aborted.update(range(begin, self._sent + 1))
+                else:
+                    transactional.commit_transaction(5)
                 if self.numbers:
                     at = self._rng.choice(list(self.numbers))
                     self.committed.add(at)
@@ -102,7 +108,7 @@ class Writer:
         self.numbers = {offset: number for offset, number in self.numbers.items() if offset < remote_end}
 
 
-def read_all(broker: Failing) -> dict[int, int]:
+def read_all(broker: Failing, isolation: str) -> dict[int, int]:
     """Return the number at each offset."""
     consumer = Consumer(
         {
@@ -110,6 +116,7 @@ def read_all(broker: Failing) -> dict[int, int]:
             "group.id": "all",
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
+            "isolation.level": isolation,
             "log_level": 0,
         }
     )
@@ -163,8 +170,9 @@ def test_each_offset_has_its_record_or_none_over_lost_disks(tmp_path: Path) -> N
             check_store(broker, store)
             remote_end = restore(broker, store, RESTORE_FAILPOINTS[loss % len(RESTORE_FAILPOINTS)])
             broker.come_back()
-            found = read_all(broker)
+            found = read_all(broker, "read_uncommitted")
             writer.lose(remote_end)
+            assert not writer.aborted.intersection(read_all(broker, "read_committed").values())
             assert found.items() >= writer.numbers.items()
             assert len(found) >= before  # a broker that ends early has copied nothing in this round
             before = len(found)
