@@ -56,7 +56,7 @@ def _finding(finding: Finding) -> dict[str, object]:
     return {"file": finding.path, "position": finding.position, "kind": kind, "what": finding.what}
 
 
-@command.command("check", short_help="Check every file, and change nothing.")
+@command.command("check", short_help="Check every file, and change none.")
 @click.argument("directory", type=_DIRECTORY)
 @store_options(required=False)
 @click.option("--deep", is_flag=True, help="With --from: read all bytes of the remote segments.")
@@ -69,7 +69,7 @@ def _finding(finding: Finding) -> dict[str, object]:
 def check(
     directory: str, url: str | None, options: tuple[str, ...], deep: bool, delete_orphans: bool, output: Output
 ) -> None:
-    """Check every file of a data directory, or of one partition, without changing anything.
+    """Check every file of a data directory, or of one partition. No file is changed.
 
     Prints one line for each finding and exits with 1 if there is a finding; otherwise prints one line about the checked
     files. A broker may use the directory: then an apparent fault is checked three times, and reported only if it
