@@ -102,15 +102,14 @@ def check(
         if delete_orphans and (found or store.faults):
             click.echo("kbroker: nothing was deleted, because there are faults", err=True)
         lines = [("fault", each.name, each.what) for each in store.faults]
-        lines += [("orphan", each.name, each.what) for each in store.orphans]
+        young = ", and it is younger than a day" if delete_orphans else ""
+        lines += [("orphan", each.name, f"{each.what}{young}") for each in store.orphans]
         for kind, name, what in lines:
             found.append({"file": name, "position": None, "kind": kind, "what": what})
             if not output.is_document:
                 click.echo(f"{name}: {what}")
         for topic_id, number in store.strangers.items():
-            click.echo(
-                f"kbroker: {_count(number, 'object')} of the unknown topic {topic_id} were not checked", err=True
-            )
+            click.echo(f"kbroker: not checked: {_count(number, 'object')} of the unknown topic {topic_id}", err=True)
     if output.is_document:
         output.show(found)
     elif not found:

@@ -21,6 +21,8 @@ from kbroker.restore.restoration import GAP, Choice, Restored, RestoreError
 from kbroker.restore.restoration import restore as restore_directory
 from kbroker.schedules.times import as_text
 
+_NAMED = 20
+"""The maximum number of missing objects that are named for a partition."""
 _Verb = Callable[..., None]
 
 
@@ -96,6 +98,9 @@ def restore(
         raise click.ClickException(str(error)) from None
     for text in (*done.notes, *done.troubles):
         warn(text)
+    for partition in done.partitions:
+        for name in partition.missing[:_NAMED]:
+            warn(f"{partition.topic}-{partition.partition}: {name} is missing or damaged")
     for topic in done.unknown_topics:
         warn(
             f"topic {topic.topic_id} has {topic.objects} objects, but the state does not name it: it is newer, or"
@@ -156,5 +161,7 @@ def _pairs(options: tuple[str, ...]) -> dict[str, str]:
         name, sign, value = option.partition("=")
         if not sign:
             raise click.UsageError(f"--option takes NAME=VALUE, not {name!r}")
+        if "=" in value.partition(",")[2]:
+            raise click.UsageError("--option takes one NAME=VALUE; give the option several times")
         found[name.strip()] = value.strip()
     return found

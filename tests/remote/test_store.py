@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.remote.store import PART_BYTES, Store, StoredObject, open_store
+from kbroker.remote.store_address import open_client
 from kbroker.remote.store_errors import (
     ObjectExistsError,
     ObjectNotFoundError,
@@ -218,6 +219,24 @@ import kbroker.remote
 for each in pkgutil.iter_modules(kbroker.remote.__path__):
     __import__(f"kbroker.remote.{each.name}")
 """
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "settings", "allowed"),
+    [
+        ("s3://b", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, {}, "true"),
+        ("s3://b", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, {"endpoint": "https://127.0.0.1:1"}, "false"),
+        ("s3://b", {}, {"endpoint": "http://127.0.0.1:1"}, "true"),
+        ("s3://b", {}, {}, "false"),
+        ("gs://b", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, {}, "false"),
+    ],
+)
+def test_an_endpoint_without_tls_is_used_if_it_is_named(url, environment, settings, allowed, monkeypatch):
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert open_client(url, settings).client_options["allow_http"] == allowed
 
 
 def test_without_the_extra_the_modules_can_be_imported():

@@ -333,7 +333,9 @@ def test_a_client_creates_the_topic_of_the_segments_only_so_that_it_keeps_them(b
     tiered(broker)
 
 
-def test_a_lost_object_is_an_error_and_holds_nobody_up(broker: Broker, tmp_path: Path) -> None:
+def test_a_lost_object_is_an_error_and_holds_nobody_up(
+    broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = tmp_path / "store"
     create(broker)
     produce(broker, 0, 1000)
@@ -344,6 +346,9 @@ def test_a_lost_object_is_an_error_and_holds_nobody_up(broker: Broker, tmp_path:
     client = WireClient(broker.bootstrap_servers)
     answer = client.ask(fetch_request(begin), 12).responses[0].partitions[0]
     assert (answer.error_code, answer.records or b"") == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
+    assert client.ask(fetch_request(begin), 12).responses[0].partitions[0].error_code == answer.error_code
+    text = f"{TOPIC}-0 cannot be read from remote storage at offset {begin}: "
+    assert len([each for each in caplog.messages if each.startswith(text)]) == 1
     assert client.ask(fetch_request(0), 12).responses[0].partitions[0].error_code == ErrorCode.NONE
     client.close()
     begin = offset(broker, LOCAL)

@@ -127,7 +127,7 @@ def test_a_lost_disk(tmp_path: Path) -> None:
         commit(broker, "ahead", offset(broker, LATEST))
         cluster = cli("broker", "cluster-id").text
         ends = cli.ok("topic", "offsets", TOPIC, "--json").json
-        tiers = until(lambda: (t := cli.ok("topic", "tiers", "--json").json[0])["local_start"] > 400 and t)
+        tiers = until(lambda: (found := tier_of(broker)) and (found["local_start"] or 0) > 400 and found)
         before, stable = readable(broker), readable(broker, "read_committed")
         copied(broker, store)
     document = restored(cli, tmp_path)
@@ -149,6 +149,14 @@ def test_a_lost_disk(tmp_path: Path) -> None:
         assert [each[0] for each in records(broker, end + GAP + 10, end)] == list(range(end + GAP, end + GAP + 10))
         produce(broker, 2000, 10, **{"transactional.id": "committed"})
         assert cli.ok("config", "describe", "--topic", TOPIC, "--json").json
+        produce_plain(broker, 1)
+        plain = {
+            which: cli.ok("topic", "offsets", "plain", "--time", which, "--json").json[1]["offset"]
+            for which in ("earliest", "latest")
+        }
+        assert plain == {"earliest": 0, "latest": 1 + GAP + 1}, "committed offsets stay within the log"
+    done = NOWHERE("log", "check", str(tmp_path / "data"), "--from", f"file://{store}", "--deep")
+    assert (done.status, "all is well" in done.text) == (0, True), done.text
 
 
 class Lost:
@@ -244,6 +252,7 @@ def test_a_cut_object_is_not_taken_for_a_segment(lost: Lost, tmp_path: Path) -> 
     done = restore(store, tmp_path / "data")
     assert done.status == 1
     assert part_of(done.json)["missing"] == [str(first.relative_to(store))]
+    assert f"{TOPIC}-0: {first.relative_to(store)} is missing or damaged" in done.err
     assert f"{second.relative_to(store)} has 500 bytes, and its record says another length" in done.err
     with Broker(settings(store), data_dir=str(tmp_path / "data")) as broker:
         begin = name.base_offset
@@ -430,7 +439,8 @@ def test_segments_that_were_copied_again_are_kept(tmp_path: Path) -> None:
 
 
 def tier_of(broker: Broker) -> Any:
-    return CommandLine(broker.bootstrap_servers).ok("topic", "tiers", TOPIC, "--json").json[0]
+    """Return the tiers of the partition. Some values are None until the broker's first round has ended."""
+    return CommandLine(broker.bootstrap_servers)("topic", "tiers", TOPIC, "--json").json[0]
 
 
 def test_leader_epochs_that_are_newer_than_the_state(tmp_path: Path) -> None:

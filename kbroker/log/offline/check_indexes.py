@@ -130,7 +130,8 @@ class _TimeCheck:
                 raise Untrue(place, f"timestamp {timestamp} of offset {offset} is reached by an earlier batch")
             self._noted = timestamp
             cursor.advance()
-        self._largest = max(self._largest, header.max_timestamp)
+        if header.record_count:  # a batch without records, which compaction leaves, needs no entry
+            self._largest = max(self._largest, header.max_timestamp)
 
     def end(self, size: int, resting: bool) -> None:
         if self._cursor.current is not None:
