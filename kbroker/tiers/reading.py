@@ -33,7 +33,8 @@ from kbroker.tiers.tiered_partition import object_name
 logger = logging.getLogger(__name__)
 
 _MAGIC_AT: Final = 16
-_MOST_FAILING: Final = 1_000
+_MOST_SILENT: Final = 1_000
+_SILENCE_S: Final = 300.0
 _MOST_UNPACKED: Final = 1 << 30
 _T = TypeVar("_T")
 
@@ -76,8 +77,8 @@ class RemoteReader:
         self._openings: dict[bytes, asyncio.Task[_Known]] = {}
         self.chunks = ChunkCache(directory, settings.cache_bytes, settings.reads_at_once)
         self._opening = asyncio.Semaphore(settings.reads_at_once)
-        self._failing: set[Owner] = set()
-        """The partitions whose last read has failed, and that the log names for this reason."""
+        self._silent_until: dict[Owner, float] = {}
+        """For partitions with a failed read: no log line names them before this time of the loop's clock."""
 
     def limit(self, at_once: int) -> None:
         """Set the maximum number of concurrent fetches from the store."""
@@ -111,11 +112,8 @@ class RemoteReader:
             if offset < log.earliest_offset:  # deleted meanwhile
                 raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE) from error
             self._shared.counts.read_errors += 1
-            if owner not in self._failing and len(self._failing) < _MOST_FAILING:
-                self._failing.add(owner)
-                logger.warning("%s cannot be read from remote storage at offset %d: %s", owner, offset, error)
+            self._log_failure(owner, offset, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        self._failing.discard(owner)
         self._shared.counts.read_bytes += len(found.records)
         return found
 
@@ -133,6 +131,16 @@ class RemoteReader:
         end = segment.end_offset + 1
         end = min(end, segment.start_offset + _offset_after(known.offsets, position + len(records)))
         return RemoteData(records, await _aborted_in(known.aborted, offset, end))
+
+    def _log_failure(self, owner: Owner, offset: int, error: Exception) -> None:
+        """Log a failed read, at most once in some minutes for each partition: clients retry all the time."""
+        now = asyncio.get_running_loop().time()
+        if now < self._silent_until.get(owner, 0.0):
+            return
+        if len(self._silent_until) >= _MOST_SILENT:
+            self._silent_until.clear()
+        self._silent_until[owner] = now + _SILENCE_S
+        logger.warning("%s cannot be read from remote storage at offset %d: %s", owner, offset, error)
 
     def find(self, owner: Owner, log: PartitionLog, offset: int) -> RemoteSegment:
         """Return the segment that contains an offset.
