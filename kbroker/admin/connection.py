@@ -77,9 +77,12 @@ class Connection:
         return client
 
     def consumer(self, **own: Any) -> Any:
-        """Create a KafkaConsumer; settings of -X override `own`."""
+        """Create a KafkaConsumer that creates no topic; settings of -X override `own`."""
         self._require_reachable()
-        return self._made(KafkaConsumer, own)
+        consumer = self._made(KafkaConsumer, {"allow_auto_create_topics": False, **own})
+        # kafka-python 3.0 does not apply this setting. So a refresh of its metadata would create a missing topic.
+        consumer._cluster.config["allow_auto_create_topics"] = consumer.config["allow_auto_create_topics"]  # noqa: SLF001
+        return consumer
 
     def producer(self, **own: Any) -> Any:
         """Create a KafkaProducer; settings of -X override `own`."""

@@ -195,7 +195,6 @@ def command(
         group_id=group,
         enable_auto_commit=False,
         auto_offset_reset="earliest" if group is None or from_beginning else "latest",
-        allow_auto_create_topics=False,
         exclude_internal_topics=False,
         **({} if isolation_level is None else {"isolation_level": isolation_level}),
     )

@@ -84,7 +84,6 @@ def find(
         group_id=None,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        allow_auto_create_topics=False,
         exclude_internal_topics=False,
     )
     found = 0

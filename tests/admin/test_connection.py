@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 
 import pytest
 from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, UnknownBrokerIdError
 from kafka.net.selector import NetworkSelector
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from kbroker import Cluster
+from kbroker import Broker, Cluster
 from kbroker.admin.connection import Connection, in_words, patiently
 from kbroker.admin.group_offsets import committed_offsets
 from kbroker.admin.own_request import coordinator_of
@@ -78,3 +79,16 @@ def test_a_client_that_is_kept_finds_the_next_coordinator():
 
 def test_a_broker_that_nobody_tells_of_is_told_of_in_words():
     assert in_words(UnknownBrokerIdError(2), Connection("h:1", {})).startswith("broker 2 is gone")
+
+
+def test_a_consumer_creates_no_topic() -> None:
+    """The client's own setting has no effect: its metadata requests would create each missing topic."""
+    with Broker() as broker:
+        consumer = Connection(broker.bootstrap_servers, {}).consumer(group_id=None)
+        consumer.subscribe(["missing"])
+        until = time.monotonic() + 30
+        while not broker.requests.of("Metadata", topic="missing"):
+            assert time.monotonic() < until
+            consumer.poll(timeout_ms=100)
+        consumer.close()
+        assert "missing" not in broker.topics

@@ -147,9 +147,7 @@ def open_receiver(
         own["group_id"] = group or "kbroker-perf-without-group"  # librdkafka requires a group id even without a group
         haste = {"fetch.error.backoff.ms": 0, "fetch.queue.backoff.ms": 0} if hasty else {}
         return Confluent(settings_of(connection, own, {"enable.auto.commit": False, **haste}, OTHERWISE))
-    return KafkaPython(
-        connection, {**own, "group_id": group, "enable_auto_commit": False, "allow_auto_create_topics": False}
-    )
+    return KafkaPython(connection, {**own, "group_id": group, "enable_auto_commit": False})
 
 
 def partitions_of(connection: Connection, topic: str) -> list[int]:
