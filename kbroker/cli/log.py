@@ -99,10 +99,11 @@ def check(
         store = checked_store(directory, url, options, deep=deep, sweep=delete_orphans and not found)
         for each in store.deleted:
             click.echo(f"deleted {each.name}: {each.what}", err=True)
-        if delete_orphans and (found or store.faults):
+        has_faults = bool(found or store.faults)
+        if delete_orphans and has_faults and not store.deleted:
             click.echo("kbroker: nothing was deleted, because there are faults", err=True)
         lines = [("fault", each.name, each.what) for each in store.faults]
-        young = ", and it is younger than a day" if delete_orphans else ""
+        young = ", and it is younger than a day" if delete_orphans and not has_faults else ""
         lines += [("orphan", each.name, f"{each.what}{young}") for each in store.orphans]
         for kind, name, what in lines:
             found.append({"file": name, "position": None, "kind": kind, "what": what})

@@ -164,8 +164,8 @@ class FoundSegments:
         readable = [each for each in known.all() if each.state is _FINISHED]
         begin = min((each.start_offset for each in readable if each.id in self.recorded.present), default=-1)
         absent = [each for each in readable if each.id not in self.recorded.present]
-        first = [each for each in absent if each.end_offset < begin and each.id not in self.recorded.cut]
-        gone = first + [each for each in absent if each not in first and self.recorded.covers(known, each)]
+        first = {each.id for each in absent if each.end_offset < begin and each.id not in self.recorded.cut}
+        gone = [each for each in absent if each.id in first or self.recorded.covers(known, each)]
         self._deleted[owner[1:]] = len(first)
         records = []
         for state in (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED):

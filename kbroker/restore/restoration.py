@@ -313,9 +313,12 @@ class _Restore:
         node = self._state.copy.broker_id
         new = PartitionState((node,), (node,), node, 0)
         tiered = [each for each in controller.state.topics.values() if uses_remote_storage(each.configs)]
+        counts: dict[bytes, int] = {}
+        for topic_id, index in objects:
+            counts[topic_id] = max(index + 1, counts.get(topic_id, 0))
         added = []
         for topic in tiered:
-            count = max((index + 1 for topic_id, index in objects if topic_id == topic.topic_id), default=0)
+            count = counts.get(topic.topic_id, 0)
             if count > len(topic.partitions):
                 more = count - len(topic.partitions)
                 self._notes.append(f"{topic.name} gets {more} partitions that are newer than the copy of the state")
