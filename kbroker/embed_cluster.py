@@ -28,6 +28,7 @@ from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
+from kbroker.controller.topic_plans import RLMM
 from kbroker.controller.tree.memory import MemoryEnsemble, MemoryTree
 from kbroker.embed import TEST_DEFAULTS, Embedded
 from kbroker.embed_clients import MECHANISMS, ClientSettings
@@ -213,6 +214,7 @@ class Cluster(Embedded):
         settings = {
             **TEST_DEFAULTS,
             "offsets.topic.replication.factor": copies,
+            f"{RLMM}remote.log.metadata.topic.replication.factor": copies,
             "share.coordinator.state.topic.min.isr": str(min(brokers, 2)),
             "share.coordinator.state.topic.replication.factor": copies,
             "transaction.state.log.replication.factor": copies,

@@ -26,19 +26,20 @@ from kbroker.broker.dead_letters import DeadLetterWriter
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.latest_offsets import LatestOffsets
 from kbroker.broker.local_markers import LocalMarkers
+from kbroker.broker.node_tiers import new_tiers, use_in
 from kbroker.broker.own_produce import OwnProduce, PeerPool, ProduceAnywhere, ProduceHere
 from kbroker.broker.places import Places
 from kbroker.broker.produce_checks import ProduceChecks
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.broker.refused_records import RefusedRecords
 from kbroker.broker.schemas_topic import provide_schemas_topic
+from kbroker.broker.segment_records import SegmentRecords
 from kbroker.broker.share_persister import SharePersister
 from kbroker.broker.share_settings import ShareSettings
 from kbroker.broker.stuck_groups import StuckGroups
 from kbroker.clock import Clock
 from kbroker.cluster_state import (
     OFFSETS_TOPIC,
-    REMOTE_LOG_METADATA_TOPIC,
     SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
     BrokerEndpoint,
@@ -70,8 +71,6 @@ from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.record_checks.checks import BrokerChecks
 from kbroker.record_checks.schema_lookup import LocalLookup
-from kbroker.remote.store import open_store
-from kbroker.remote.store_errors import StoreSettingError
 from kbroker.replicas import Replicas, log_config
 from kbroker.scheduling.service import Schedules
 from kbroker.scheduling.shared import Shared
@@ -89,10 +88,8 @@ from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.share_coordinator.peer_states import PeerStates
 from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.telemetry.instances import ClientTelemetry
-from kbroker.tiers.metadata import TierMetadata
-from kbroker.tiers.service import Tiers
-from kbroker.tiers.settings import tier_settings
-from kbroker.tiers.shared import Shared as TiersShared
+from kbroker.tiers.metadata import Owner
+from kbroker.tiers.shared import Use
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
 from kbroker.txn.shard import ProducerIdSupply, transaction_config
@@ -101,8 +98,6 @@ from kbroker.views.hosted_views import HostedViews
 log = logging.getLogger(__name__)
 
 _REGISTRY_WRITE_TIMEOUT_MS: Final = 5_000
-_REMOTE_CHUNKS: Final = ".remote-chunks"
-"""The directory for the parts of remote segments that were fetched, including parts that were read ahead."""
 _SCHEDULED_AT_ONCE, _SCHEDULED_AT_ONCE_EACH = 32, 4
 """The maximum number of concurrent batches of schedule topics: in total, and to one leader."""
 
@@ -118,13 +113,19 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class SharePeers(NamedTuple):
-    """The connections of share groups to other brokers: share coordinators, leaders' offsets, dead letter topics."""
+class OwnPeers(NamedTuple):
+    """The connections for this broker's own work on other brokers.
+
+    Share groups have connections to share coordinators, leaders' offsets and dead letter topics.
+    """
 
     states: PeerStates | None = None
     offsets: PeersByNode | None = None
     letters: PeersByNode | None = None
     rereads: PeersByNode | None = None
+    segment_reads: PeersByNode | None = None
+    segment_writes: PeersByNode | None = None
+    """For the records about remote segments."""
     schedules: PeerPool | None = None
     """For records from schedule topics: several connections to each broker, so that no target delays another target."""
 
@@ -142,7 +143,7 @@ class Node(LogEvents, ABC):
         replicas: Replicas,
         producer_ids: ProducerIdSupply,
         cluster: ClusterServices | None = None,
-        share_peers: SharePeers | None = None,
+        own_peers: OwnPeers | None = None,
     ) -> None:
         """Connect the parts to loaded logs and metadata. Raises ConfigError if TLS cannot work."""
         self._loop = loop = asyncio.get_running_loop()
@@ -162,14 +163,17 @@ class Node(LogEvents, ABC):
         replicas.checks_of = ProduceChecks(self.record_checks, metadata, replicas, clock, alone=cluster is None).of
         share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
         self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
-        here, others = ProduceHere(replicas, clock), share_peers or SharePeers()
+        here, others = ProduceHere(replicas, clock), own_peers or OwnPeers()
         own: OwnProduce = here
         if others.letters is not None:
             own = ProduceAnywhere(config.node_id, here, self._leader_of, others.letters)
         self.schedules = self._new_schedules(metadata, replicas, producer_ids, clock, here, others.schedules)
-        self.tiers = self._new_tiers(logs, metadata, replicas)
+        for_records: OwnProduce = here
+        if others.segment_writes is not None:
+            for_records = ProduceAnywhere(config.node_id, here, self._leader_of, others.segment_writes)
+        records = SegmentRecords(config.node_id, metadata, replicas, for_records, others.segment_reads)
+        self.tiers = tiers = new_tiers(config, logs, replicas, records, self._use_of, clock)
         replicas.on_hosted, replicas.on_reconfigured = self._hosted, self._reconfigured
-        tiers = self.tiers
         self.dead_letters = DeadLetterWriter(
             config, metadata, own, clock, remote=None if tiers is None else tiers.batches_at
         )
@@ -261,8 +265,6 @@ class Node(LogEvents, ABC):
             self.quotas.connections,
         )
         self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions, self.shares)
-        if self.tiers is not None:
-            self._coordinators.add(REMOTE_LOG_METADATA_TOPIC, self.tiers.shared.metadata, ())
         self._dynamic_configs = DynamicConfigs(
             config, logs, cleaner_pool, self._reconfigure, self.groups, self.server, self.tls, self.tiers
         )
@@ -347,29 +349,9 @@ class Node(LogEvents, ABC):
             )
         )
 
-    def _new_tiers(self, logs: LogManager, metadata: ClusterMetadata, replicas: Replicas) -> Tiers | None:
-        """Return the parts that keep segments in remote storage; None if remote storage is off. Raises ConfigError."""
-        settings = tier_settings(self.config)
-        if settings is None:
-            return None
-        try:
-            store = open_store(settings.url, settings.options)
-        except StoreSettingError as error:
-            raise ConfigError(str(error)) from None
-        shared = TiersShared(
-            self.node_id,
-            settings,
-            store,
-            "",
-            TierMetadata(self.node_id, CoordinatorLog(REMOTE_LOG_METADATA_TOPIC, metadata, replicas), self.clock),
-            self.clock,
-            lambda partition: replicas.get(partition.key) is partition,
-            logs.save_log_starts,
-            lambda index: _synced(replicas.leader(REMOTE_LOG_METADATA_TOPIC, index).log, self.clock.now_ms()),
-            asyncio.Semaphore(settings.copies_at_once),
-            asyncio.Semaphore(settings.deletes_at_once),
-        )
-        return Tiers(shared, f"{logs.directory}/{_REMOTE_CHUNKS}", lambda: metadata.state)
+    async def _use_of(self, owner: Owner) -> Use:
+        """Return how a partition uses remote storage. Raises ApiError."""
+        return use_in(self.metadata.state, owner)
 
     def _hosted(self, partition: Partition) -> None:
         self.schedules.hosted(partition)
@@ -484,17 +466,6 @@ class Node(LogEvents, ABC):
         log.critical("shutting down: %s", text)
         if not self.failed.done():
             self.failed.set_result(text)
-
-
-async def _synced(partition_log: PartitionLog, now_ms: int) -> None:
-    """Flush a log, on a thread. Raises OSError."""
-    task = partition_log.begin_flush(snapshots=False)
-    if task is None:
-        return
-    await asyncio.get_running_loop().run_in_executor(None, task.run)
-    partition_log.end_flush(task, now_ms)
-    if task.error is not None:
-        raise task.error
 
 
 def bound_sockets(config: BrokerConfig, parts: AsyncExitStack) -> list[socket.socket]:

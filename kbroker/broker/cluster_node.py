@@ -18,10 +18,11 @@ from typing import Self
 from uuid import UUID
 
 from kbroker import handlers
-from kbroker.broker.base_node import Node, SharePeers, bound_sockets, load_logs, open_logs
+from kbroker.broker.base_node import Node, OwnPeers, bound_sockets, load_logs, open_logs
 from kbroker.broker.controlled_shutdown import shut_down_controlled
 from kbroker.broker.dynamic_configs import configure_dirs
 from kbroker.broker.membership import Membership, connect, prepare, steadily
+from kbroker.broker.node_tiers import check_tiers, use_in_tree
 from kbroker.broker.own_produce import PeerPool
 from kbroker.broker.periodic_work import ExpiredTokens, PeriodicWork
 from kbroker.broker.schemas_source import SchemasSource
@@ -57,6 +58,7 @@ from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeersByNode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.record_checks.followed_schemas import FollowedSchemas
 from kbroker.record_checks.schema_lookup import ClusterLookup, LocalLookup
 from kbroker.replica_manager.config import replication_config
@@ -70,6 +72,9 @@ from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.sasl.settings import login_between_brokers, offers
 from kbroker.security.tokens.token import token_settings
 from kbroker.share_coordinator.peer_states import PeerStates
+from kbroker.tiers.earlier_state import EarlierState
+from kbroker.tiers.metadata import Owner
+from kbroker.tiers.shared import Use
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.other_coordinators import OtherCoordinators
 from kbroker.txn.peer_markers import MarkerTargets
@@ -137,9 +142,10 @@ class ClusterNode(Node):
         timeout_ms = config.get_int("request.timeout.ms")
         # Use one set of connections per purpose, so that slow writes of markers do not delay other requests to a
         # broker.
-        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(13)]
+        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(15)]
         for_markers, for_verification, for_ids, for_shares, *others = self._peers_by_node
-        for_offsets, for_letters, for_rereads, schemas, for_schedules = *others[:3], others[3:5], others[5:]
+        for_offsets, for_letters, for_rereads, *schemas = others[:5]
+        segment_reads, segment_writes, *for_schedules = others[5:]
         self._share_states = PeerStates(for_shares, timeout_ms)
         self._asked_by_turns = others
         cluster = ClusterServices(
@@ -152,8 +158,16 @@ class ClusterNode(Node):
         self._blocks = ProducerIdBlocks(
             config.node_id, self.broker_epoch, lambda: metadata.state.controller_id, for_ids, clock, timeout_ms
         )
-        share_peers = SharePeers(self._share_states, for_offsets, for_letters, for_rereads, PeerPool(for_schedules))
-        super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster, share_peers)
+        own_peers = OwnPeers(
+            self._share_states,
+            for_offsets,
+            for_letters,
+            for_rereads,
+            segment_reads,
+            segment_writes,
+            PeerPool(for_schedules),
+        )
+        super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster, own_peers)
         create = partial(provide_schemas_topic, metadata, replicas)
         self._schemas = FollowedSchemas(SchemasSource(config.node_id, tree, metadata, schemas[0], schemas[1], create))
         self.record_checks.lookup = ClusterLookup(self._schemas)
@@ -177,6 +191,7 @@ class ClusterNode(Node):
             self.schedules,
             self.views,
             expired_tokens=expired,
+            tiers=self.tiers,
         )
 
     @classmethod
@@ -245,6 +260,7 @@ class ClusterNode(Node):
         parts.callback(features.close)
         await _reencrypt(config, configs)
         config.set_dynamic(configs.of("brokers", ""), configs.of("brokers", str(config.node_id)))
+        check_tiers(config, configs.all("topics"))
         logs, cleaner_pool = open_logs(config, known, clock, parts, on_logs)
         configure_dirs(logs, config)
         await load_logs(
@@ -271,6 +287,8 @@ class ClusterNode(Node):
         parts.callback(node._share_states.close)
         parts.push_async_callback(node.schedules.close)
         parts.push_async_callback(node.close_share)  # also if a start fails after clients could connect
+        if node.tiers is not None:
+            parts.push_async_callback(node.tiers.close)
         await node._begin(bound)
         parts.callback(node.periodic_work.close)
         parts.push_async_callback(node._leave)
@@ -405,6 +423,11 @@ class ClusterNode(Node):
     def live_brokers(self) -> Container[int]:
         return self.member.state.brokers
 
+    async def earlier_state(self, partition: ReplicatedPartition, epoch: int, offset: int) -> EarlierState:
+        if self.tiers is None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "this broker has no tiered storage, unlike the leader")
+        return await self.tiers.earlier_state(partition, epoch, offset)
+
     def topic_configs(self, name: str) -> Mapping[str, str]:
         return self._configs.of("topics", name)
 
@@ -422,6 +445,9 @@ class ClusterNode(Node):
                 ends = () if registered is None else registered.endpoints
                 found += [each.host for each in ends if each.listener == self.config.listeners.inter_broker]
         return found
+
+    async def _use_of(self, owner: Owner) -> Use:
+        return await use_in_tree(self.tree, self.member.state, owner)
 
     def _marker_target(self, node_id: int) -> Target | None:
         return self._marker_targets.of(node_id)

@@ -22,11 +22,10 @@ from kbroker.protocol.records import iter_batches
 from kbroker.replicas import Replicas
 from kbroker.schema_registry.service import RegistryService
 from kbroker.share_coordinator.coordinator import ShareCoordinator
-from kbroker.tiers.metadata import TierMetadata
 from kbroker.txn.coordinator import TransactionCoordinator
 
 _READ_BYTES = 4 * 1024 * 1024
-Coordinator = GroupCoordinator | TransactionCoordinator | ShareCoordinator | RegistryService | TierMetadata
+Coordinator = GroupCoordinator | TransactionCoordinator | ShareCoordinator | RegistryService
 
 
 class CoordinatorLeadership:

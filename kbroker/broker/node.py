@@ -21,6 +21,7 @@ from typing import Self
 from kbroker import handlers
 from kbroker.broker.base_node import Node, bound_sockets, load_logs, open_logs
 from kbroker.broker.dynamic_configs import configure_dirs, take_configs
+from kbroker.broker.node_tiers import check_tiers
 from kbroker.broker.periodic_work import DeletedTopics, ExpiredTokens, PeriodicWork
 from kbroker.clock import Clock, SystemClock
 from kbroker.cluster_state import ClusterState
@@ -44,7 +45,6 @@ from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.sasl.settings import offers
 from kbroker.security.tokens.token import token_settings
 from kbroker.telemetry.instances import Receiver
-from kbroker.tiers.settings import tier_settings, uses_remote_storage
 from kbroker.txn.hanging_transactions import HangingSearch
 from kbroker.txn.producer_ids import ProducerIds
 
@@ -148,7 +148,7 @@ class BrokerNode(Node):
             await load_logs(
                 logs, config, clock, controller.state.topics.get, controller.has_partition, controller.deleted_topics
             )
-            _check_tiers(config, controller.state)
+            check_tiers(config, {name: each.configs for name, each in controller.state.topics.items()})
             node = cls(config, clock, logs, cleaner_pool, store, controller)
             assert node.services.telemetry is not None
             node.services.telemetry.receiver = receiver
@@ -161,7 +161,6 @@ class BrokerNode(Node):
             parts.push_async_callback(node.schedules.close)
             parts.push_async_callback(node.close_share)
             if node.tiers is not None:
-                parts.callback(node.tiers.shared.metadata.close)
                 parts.push_async_callback(node.tiers.close)
             if node.state_copies is not None:
                 parts.push_async_callback(node.state_copies.close)
@@ -249,16 +248,6 @@ class BrokerNode(Node):
         keys = [key for key in keys if self.controller.state.partition(*key) is not None]
         self.replicas.lose(keys)
         self.controller.lose_replicas(self.node_id, keys)
-
-
-def _check_tiers(config: BrokerConfig, state: ClusterState) -> None:
-    """Raise ConfigError if topics have records in remote storage although tiered storage is off."""
-    tiered = [each.name for each in state.topics.values() if uses_remote_storage(each.configs)]
-    if tiered and tier_settings(config) is None:
-        raise ConfigError(
-            f"remote.log.storage.system.enable=false, but topics such as {tiered[0]} use remote storage: set it to "
-            "true, or delete these topics before"
-        )
 
 
 def _check_metadata(store: EmbeddedStore, logs: LogManager) -> None:

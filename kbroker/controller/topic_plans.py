@@ -28,6 +28,8 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import new_uuid
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+RLMM: Final = "rlmm.config."
+"""The prefix of the settings of `__remote_log_metadata` (`remote.log.metadata.manager.impl.prefix`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,14 @@ def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
             "segment.bytes": str(config.get_int("share.coordinator.state.topic.segment.bytes")),
         },
     )
+    copies = min(config.get_int(f"{RLMM}remote.log.metadata.topic.replication.factor"), most)
     remote_segments = InternalTopic(
-        50, min(3, most), {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+        50, copies, {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
     )
+    if config.in_cluster:  # these records protect data, so one replica alone must not acknowledge them
+        remote_segments = replace(
+            remote_segments, configs={**remote_segments.configs, "min.insync.replicas": str(min(2, copies))}
+        )
     return {
         OFFSETS_TOPIC: offsets,
         TRANSACTIONS_TOPIC: transactions,

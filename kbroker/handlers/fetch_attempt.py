@@ -304,7 +304,9 @@ class Fetch:
                 # the records have left the local disk during a wait; the next request reads them from remote storage
                 self.has_moved = True
                 return PartitionData(key[2], 0, high_watermark, stable, start, aborted_transactions=None, records=b"")
-            return self.failed(key[2], err.code)
+            failed = self.failed(key[2], err.code)
+            failed.log_start_offset = start if err.code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE else -1
+            return failed
         except OSError as err:
             log.report_failure(err)
             return self.failed(key[2], ErrorCode.KAFKA_STORAGE_ERROR)

@@ -133,6 +133,7 @@ def defaults(count: int) -> dict[str, str]:
     """
     return {
         "offsets.topic.replication.factor": str(min(count, 3)),
+        "rlmm.config.remote.log.metadata.topic.replication.factor": str(min(count, 3)),
         "share.coordinator.state.topic.min.isr": str(min(count, 2)),
         "share.coordinator.state.topic.replication.factor": str(min(count, 3)),
         "transaction.state.log.replication.factor": str(min(count, 3)),

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from time import perf_counter
@@ -451,6 +451,23 @@ class LogState:
             )
             await turn
         self.truncate_fully(offset, now_ms)
+
+    async def continue_behind(
+        self, offset: int, earliest: int, epochs: Sequence[tuple[int, int]], snapshot: bytes, now_ms: int
+    ) -> None:
+        """Remove all batches, and continue at `offset`: the records from `earliest` on are in remote storage.
+
+        `epochs` has a pair (leader epoch, first offset) for each leader epoch of these records. `snapshot` is the
+        producers' snapshot at `offset`, if there are producers. Raises OSError. (Apache Kafka: TierStateMachine)
+        """
+        await self.truncate_fully_in_pieces(offset, now_ms)
+        if snapshot:
+            self._snapshots.put(snapshot, offset)
+            self._rebuilding = self._rebuild(offset)
+            self.finish_truncation()
+        if self.tier is not None:
+            self.tier.start_offset = earliest
+        self.leader_epochs.prepend(list(epochs))
 
     def _require_whole(self) -> None:
         if self._trouble.refusal is not None:

@@ -503,7 +503,7 @@ class PartitionLog(LogState):
         # Move the log start first, so that a reader at a removed offset gets OFFSET_OUT_OF_RANGE instead of an error
         # about a missing segment.
         self.log_start_offset = max(self.log_start_offset, self.segments.bases[count])
-        if self.tier is not None and self.log_start_offset > self.tier.end_offset:
+        if self.tier is not None and self.tier.is_led and self.log_start_offset > self.tier.end_offset:
             self.tier.start_offset = max(self.tier.start_offset, self.log_start_offset)  # nothing was copied meanwhile
         self.leader_epochs.truncate_from_start(self.earliest_offset)
         return self._delete_some_below_start(now_ms)

@@ -16,12 +16,14 @@ class Tier:
     The remote records are those from `start_offset` to `end_offset`.
     """
 
-    __slots__ = ("end_offset", "size", "start_offset")
+    __slots__ = ("end_offset", "is_led", "size", "start_offset")
 
     def __init__(self, start_offset: int) -> None:
         self.start_offset = start_offset
         """The first offset that readers may read, if it is below the local log's start."""
         self.end_offset = -1
         """The offset before which all segments are copied; -1 until this offset is known."""
+        self.is_led = True
+        """Whether this broker leads the partition. A follower gets the start offset from its leader only."""
         self.size = 0
         """The bytes of copied segments that have no local copy any more."""

@@ -89,8 +89,10 @@ class RemoteSegments:
     ) -> bool:
         """Record the next state of a segment.
 
-        Return False if the update is dropped: the transition is not legal, or the segment is still unknown. Raises
-        UnknownSegmentError, and ValueError for COPY_SEGMENT_STARTED, which only `add` accepts.
+        Return False if the update is dropped: the transition is not legal, or the segment is still unknown. The update
+        that deletes a readable segment must contain the segment's custom data. Otherwise its writer wants to delete an
+        unfinished copy, and has not seen the end of the copy. Raises UnknownSegmentError, and ValueError for
+        COPY_SEGMENT_STARTED, which only `add` accepts.
         """
         known = self.get(segment_id)
         if known is None:
@@ -101,6 +103,8 @@ class RemoteSegments:
             return False
         if state is SegmentState.COPY_SEGMENT_STARTED:
             raise ValueError("an update cannot start the copy of a segment")
+        if known.state is SegmentState.COPY_SEGMENT_FINISHED is not state and known.custom and not custom:
+            return False
         if state is SegmentState.DELETE_SEGMENT_FINISHED:
             self._remove(known)
             return True

@@ -26,22 +26,17 @@ from kbroker.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from kbroker.protocol.messages.logs import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 from kbroker.protocol.records import HEADER_SIZE, LOG_OVERHEAD
 from kbroker.replica_manager.config import ReplicationConfig
+from kbroker.replica_manager.followed import EARLIEST, FIRST_PAUSE_MS, LATEST, MISSING, Followed, list_offsets
 from kbroker.replica_manager.follower_session import SESSION_ERRORS, FollowerSession, Key
-from kbroker.replica_manager.replicated_partition import ReplicatedPartition
+from kbroker.replica_manager.rebuilds import EarlierStateOf, Rebuilds
 from kbroker.replica_manager.replication_quota import THROTTLED_PAUSE_MS, ReplicationQuota
 from kbroker.replication.following import (
     Append,
     AskOffsets,
+    AskTier,
     BackOff,
-    Following,
     GiveUp,
     Ignore,
     Restart,
@@ -52,51 +47,11 @@ from kbroker.replication.following import (
 log = logging.getLogger(__name__)
 
 _FETCH_VERSION: Final = 17
-_LIST_OFFSETS_VERSION: Final = 9
-_LATEST, _EARLIEST = -1, -2
-_FIRST_PAUSE_MS: Final = 50
-"""The first pause after a failure, in ms. Each later pause is twice as long, up to replica.fetch.backoff.ms.
-
-The first pause is short because a new leader soon learns of its leadership.
-"""
 _BYTES: Final = 256 * 1024
 _BATCHES: Final = 8
 """The maximum numbers of bytes and batches that are appended to one partition in one turn of at most a millisecond."""
 
 Endpoint = tuple[str, int]
-
-
-class Followed:
-    """A partition that is copied. A new object is created each time the partition begins to follow."""
-
-    __slots__ = ("logged_error", "partition", "pause_ms", "state")
-
-    def __init__(self, partition: ReplicatedPartition, state: Following) -> None:
-        self.partition = partition
-        self.state = state
-        self.logged_error = ErrorCode.NONE
-        """The last logged error."""
-        self.pause_ms = _FIRST_PAUSE_MS
-        """The length of the partition's next pause, in ms."""
-
-    @property
-    def id(self) -> Key:
-        return self.partition.topic_id, self.partition.index
-
-    def request(self, max_bytes: int) -> FetchPartition:
-        """Return the partition's part of a fetch request."""
-        state = self.state
-        return FetchPartition(
-            partition=self.partition.index,
-            current_leader_epoch=state.leader_epoch,
-            fetch_offset=state.fetch_offset,
-            last_fetched_epoch=state.last_fetched_epoch,
-            log_start_offset=self.partition.log.log_start_offset,
-            partition_max_bytes=max_bytes,
-        )
-
-    def __str__(self) -> str:
-        return f"{self.partition.topic}-{self.partition.index}"
 
 
 class Fetcher:
@@ -113,6 +68,7 @@ class Fetcher:
         quota: ReplicationQuota,
         broker_epoch: Callable[[], int],
         endpoint_of: Callable[[int], Endpoint | None],
+        earlier_state: EarlierStateOf,
         on_idle: Callable[[Fetcher], None],
     ) -> None:
         self.source = source
@@ -128,6 +84,9 @@ class Fetcher:
         self._on_idle = on_idle
         self._followed: dict[Key, Followed] = {}
         self._resting: dict[Key, float] = {}
+        self._rebuilds = Rebuilds(
+            node_id, config.socket_timeout_ms, earlier_state, clock, self._is_current, self._rebuilt
+        )
         self._session: FollowerSession[Followed] = FollowerSession()
         self._peer: Peer | None = None
         self._endpoint: Endpoint | None = None
@@ -148,6 +107,7 @@ class Fetcher:
         if self._followed.pop(key, None) is not None:
             self._resting.pop(key, None)
             self._session.drop(key)
+            self._rebuilds.stop(key)
             self._wake.set()
             if not self._followed:
                 asyncio.get_running_loop().call_soon(self._end_idle)
@@ -161,6 +121,7 @@ class Fetcher:
     def close(self) -> None:
         """Stop copying all partitions."""
         self._followed.clear()
+        self._rebuilds.close()
         self._task.cancel()
         if self._peer is not None:
             self._peer.close()
@@ -192,7 +153,7 @@ class Fetcher:
     # --- the task
 
     async def _run(self) -> None:
-        pause_ms = _FIRST_PAUSE_MS
+        pause_ms = FIRST_PAUSE_MS
         try:
             while self._followed:
                 self._wake.clear()
@@ -200,7 +161,7 @@ class Fetcher:
                 if len(self._session):
                     try:
                         await in_slices(self._fetch())
-                        pause_ms = _FIRST_PAUSE_MS
+                        pause_ms = FIRST_PAUSE_MS
                         continue
                     except PeerUnavailable as error:
                         log.info("%s: broker %d: %s", self._name, self.source, error)
@@ -268,6 +229,7 @@ class Fetcher:
 
     async def _take(self, peer: Peer, answer: FetchResponse) -> None:
         lost: list[Followed] = []
+        moved: list[tuple[Followed, int]] = []
         for topic in answer.responses:
             for data in topic.partitions:
                 sent = self._session.sent((topic.topic_id, data.partition_index))
@@ -277,9 +239,14 @@ class Fetcher:
                 if isinstance(step, AskOffsets):
                     self._session.drop(sent.owner.id)
                     lost.append(sent.owner)
+                elif isinstance(step, AskTier):
+                    self._session.drop(sent.owner.id)
+                    moved.append((sent.owner, data.log_start_offset))
                 await turn
         if lost:
             await self._ask_offsets(peer, lost)
+        if moved:
+            await self._rebuilds.begin(peer, moved)
 
     async def _take_one(self, followed: Followed, asked: FetchPartition, data: PartitionData) -> Step | None:
         """Apply a response to a partition's log and return the step; return None on failure."""
@@ -406,9 +373,9 @@ class Fetcher:
                 self._appended(followed)
         self._take_offsets(followed, data)
         self._throttle(followed, len(view), data.high_watermark)
-        followed.pause_ms = _FIRST_PAUSE_MS
+        followed.pause_ms = FIRST_PAUSE_MS
         followed.logged_error = ErrorCode.NONE
-        if followed.partition.log.log_start_offset != asked.log_start_offset and followed.id not in self._resting:
+        if followed.partition.log.earliest_offset != asked.log_start_offset and followed.id not in self._resting:
             self._ask_for(followed)
 
     def _throttle(self, followed: Followed, size: int, leader_high_watermark: int) -> None:
@@ -436,8 +403,11 @@ class Fetcher:
         moved = high_watermark > partition_log.high_watermark
         if moved:
             partition_log.set_high_watermark(high_watermark)
-        if partition_log.log_start_offset < data.log_start_offset <= partition_log.high_watermark:
+        if partition_log.earliest_offset < data.log_start_offset <= partition_log.high_watermark:
             moved |= partition_log.advance_log_start(data.log_start_offset, self._clock.now_ms())
+        elif partition_log.tier is not None and 0 <= data.log_start_offset < partition_log.earliest_offset:
+            # This broker has led, or has removed local segments, before it knew the first of the remote records.
+            partition_log.tier.start_offset = data.log_start_offset
         if moved:
             for waiter in tuple(partition.waiters):
                 waiter.poke()
@@ -447,20 +417,20 @@ class Fetcher:
     async def _ask_offsets(self, peer: Peer, lost: list[Followed]) -> None:
         """Request the leader's log start and end offsets, and continue from these. On failure, retry later."""
         try:
-            ends = await self._list_offsets(peer, lost, _LATEST)
-            starts = await self._list_offsets(peer, lost, _EARLIEST)
+            timeout_ms = self._config.socket_timeout_ms
+            ends = await list_offsets(peer, self._node_id, lost, LATEST, timeout_ms)
+            starts = await list_offsets(peer, self._node_id, lost, EARLIEST, timeout_ms)
         except Exception:
             for followed in lost:
                 followed.state.offsets_received(ErrorCode.NETWORK_EXCEPTION, -1, -1, -1)
                 self._rest(followed)
             raise
-        missing = ErrorCode.UNKNOWN_SERVER_ERROR, -1
         for followed in lost:
             if not self._is_current(followed):
                 continue
             key = followed.partition.key
-            (end_code, end), (start_code, start) = ends.get(key, missing), starts.get(key, missing)
-            await self._go_on(followed, end_code or start_code, start, end)
+            end, start = ends.get(key, MISSING), starts.get(key, MISSING)
+            await self._go_on(followed, end.code or start.code, start.offset, end.offset)
             await turn
 
     async def _go_on(self, followed: Followed, code: ErrorCode, leader_start: int, leader_end: int) -> None:
@@ -484,21 +454,23 @@ class Fetcher:
         if isinstance(step, Ignore):
             self._rest(followed)  # the offset is in range, although the leader has returned OFFSET_OUT_OF_RANGE
 
-    async def _list_offsets(
-        self, peer: Peer, lost: list[Followed], timestamp: int
-    ) -> dict[tuple[str, int], tuple[ErrorCode, int]]:
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for followed in lost:
-            wanted = ListOffsetsPartition(followed.partition.index, followed.state.leader_epoch, timestamp)
-            topics.setdefault(followed.partition.topic, []).append(wanted)
-        request = ListOffsetsRequest(
-            replica_id=self._node_id,
-            topics=[ListOffsetsTopic(name, partitions) for name, partitions in topics.items()],
-        )
-        timeout_ms = self._config.socket_timeout_ms
-        answer = await peer.ask(request, _LIST_OFFSETS_VERSION, ListOffsetsResponse, timeout_ms)
-        return {
-            (topic.name, each.partition_index): (known_error(each.error_code), each.offset)
-            for topic in answer.topics
-            for each in topic.partitions
-        }
+    # --- offsets in remote storage
+
+    def _rebuilt(self, followed: Followed, error: Exception | None) -> None:
+        """Fetch behind the remote records, or from the same offset after a pause if an error has prevented that."""
+        partition_log = followed.partition.log
+        if error is None:
+            text = "%s: %s continues at %d, behind the records in remote storage"
+            log.info(text, self._name, followed, partition_log.log_end_offset)
+            followed.state.rebuilt(partition_log.log_end_offset, partition_log.leader_epochs.latest)
+            followed.pause_ms = FIRST_PAUSE_MS
+            self._session.renew()
+            self._ask_for(followed)
+        else:
+            code = error.code if isinstance(error, ApiError) else ErrorCode.KAFKA_STORAGE_ERROR
+            self._log_trouble(followed, code, str(error))
+            if isinstance(error, OSError):
+                partition_log.report_failure(error)
+            followed.state.not_rebuilt()
+            self._rest(followed)
+        self._wake.set()

@@ -43,6 +43,7 @@ from kbroker.replica_manager.replicated_partition import PartitionContext, Repli
 from kbroker.replica_manager.replication_quota import FOLLOWER_REPLICAS, LEADER_REPLICAS, ReplicationQuota, is_throttled
 from kbroker.replicas import Replicas
 from kbroker.replication.leadership import Granted
+from kbroker.tiers.earlier_state import EarlierState
 from kbroker.topic_names import partition_fault, topic_name_fault
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,9 @@ class Member(Protocol):
 
     def live_brokers(self) -> Container[int]:
         """Return the ids of the brokers that are allowed to be in sync."""
+
+    async def earlier_state(self, partition: ReplicatedPartition, epoch: int, offset: int) -> EarlierState:
+        """Return the state behind the remote records up to an offset of a leader epoch. Raises ApiError."""
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """Return a topic's own configs."""
@@ -108,7 +112,9 @@ class ReplicaManager:
         self._context = PartitionContext(node_id, clock, config.lag_max_ms, member.live_brokers, self._changes.propose)
         self._context.sent = ReplicationQuota(config.quota_window)
         self._taken = ReplicationQuota(config.quota_window)
-        self._fetchers = Fetchers(node_id, peers, clock, config, self._taken, member.broker_epoch, member.endpoint_of)
+        self._fetchers = Fetchers(
+            node_id, peers, clock, config, self._taken, member.broker_epoch, member.endpoint_of, member.earlier_state
+        )
         self._unsynced = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # a dict for its stable order in simulations
         self._closed = False

@@ -393,7 +393,7 @@ class ReplicatedPartition(Partition):
 
     @property
     def low_watermark(self) -> int:
-        return self.leadership.low_watermark(self.log.log_start_offset, self._context.live_brokers())
+        return self.leadership.low_watermark(self.log.earliest_offset, self._context.live_brokers())
 
     def when_deleted(self, offset: int, notify: Notify) -> GiveUp | None:
         if not self.leading:

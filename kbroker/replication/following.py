@@ -24,7 +24,7 @@ class Condition(Enum):
     """The state of a followed partition."""
 
     FETCHING = "fetching"
-    ASKING = "asking for the leader's offsets, as its own is out of range"
+    ASKING = "asking for the leader's offsets, as its own is out of range or in remote storage only"
     FAILED = "waiting for the controller, as its leader epoch is old or its log is broken"
 
 
@@ -53,6 +53,11 @@ class AskOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class AskTier:
+    """Continue behind the leader's remote records (KIP-405); then call `rebuilt` or `not_rebuilt`."""
+
+
+@dataclass(frozen=True, slots=True)
 class BackOff:
     """Pause for replica.fetch.backoff.ms, then fetch again."""
 
@@ -67,7 +72,7 @@ class Ignore:
     """Do nothing: the response belongs to a request that was sent before the state changed."""
 
 
-Step = Append | Truncate | Restart | AskOffsets | BackOff | GiveUp | Ignore
+Step = Append | Truncate | Restart | AskOffsets | AskTier | BackOff | GiveUp | Ignore
 
 
 class Following:
@@ -105,6 +110,9 @@ class Following:
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
             self.condition = Condition.ASKING
             return AskOffsets()
+        if error is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+            self.condition = Condition.ASKING
+            return AskTier()
         if error is ErrorCode.FENCED_LEADER_EPOCH and asked_epoch == self.leader_epoch:
             self.condition = Condition.FAILED
             return GiveUp()
@@ -137,6 +145,15 @@ class Following:
         self.last_fetched_epoch = last_epoch
 
     truncated = appended
+
+    def rebuilt(self, end_offset: int, last_epoch: int) -> None:
+        """Fetch again, from the end of a log that continues behind remote records."""
+        self.condition = Condition.FETCHING
+        self.appended(end_offset, last_epoch)
+
+    def not_rebuilt(self) -> None:
+        """Fetch again from the same offset: the state behind the remote records could not be read."""
+        self.condition = Condition.FETCHING
 
     def broken(self) -> None:
         """Mark this broker's log as not writable."""

@@ -180,7 +180,7 @@ class FoundSegments:
         records = [CoordinatorRecord(key, encode_record(each)) for each in made]
         shard = self.recorded.shards[self.recorded.place(owner[1:])]
         for record in records:
-            shard.replay(-1, -1, record.key, record.value)
+            shard.replay(record.value or b"")
         return records
 
     def _append(self, index: int, records: list[CoordinatorRecord]) -> None:

@@ -104,7 +104,8 @@ class RecordedSegments:
                     self._troubles.append(f"{where}: the batch is damaged")
                 try:
                     for record in read_records(batch, max_bytes=_RECORDS_BYTES):
-                        shard.replay(record.offset, -1, record.key or b"", record.value)
+                        if record.value is not None:
+                            shard.replay(record.value)
                 except Malformed as error:
                     self._troubles.append(f"{where}: {error}")
                 end, position = header.last_offset + 1, place + header.size

@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from kbroker.cluster_state import ClusterState
 from kbroker.log.log_slice import LogSlice
 from kbroker.long_work import begun_in_slices, turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.remote.segment import DeleteState
 from kbroker.remote.store_errors import StoreError
+from kbroker.tiers.earlier_state import EarlierState, read_earlier_state
 from kbroker.tiers.metadata import Owner
 from kbroker.tiers.reading import RemoteReader
-from kbroker.tiers.settings import TierSettings, uses_remote_storage
-from kbroker.tiers.shared import Shared
+from kbroker.tiers.settings import TierSettings
+from kbroker.tiers.shared import Shared, Use
 from kbroker.tiers.tiered_partition import TieredPartition, delete_segment
 
 log = logging.getLogger(__name__)
@@ -37,13 +37,12 @@ _BEGUN_AT_ONCE: Final = 20
 
 
 class Tiers:
-    """Follows the partitions from their hosting until `close`. `state` returns the newest cluster state."""
+    """Follows the partitions from their hosting until `close`."""
 
-    def __init__(self, shared: Shared, directory: str, state: Callable[[], ClusterState]) -> None:
+    def __init__(self, shared: Shared, directory: str) -> None:
         """`directory` is for the chunks that were read."""
         self.shared = shared
         self.reader = RemoteReader(shared, directory)
-        self._state = state
         self._followed: dict[tuple[str, int], TieredPartition] = {}
         self._rounds: dict[TieredPartition, asyncio.Task[None]] = {}
         self._turns: deque[TieredPartition] = deque()
@@ -104,6 +103,11 @@ class Tiers:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT) from None
         return None if found is None else found[0]
 
+    async def earlier_state(self, partition: Partition, epoch: int, offset: int) -> EarlierState:
+        """Return the state behind the remote records up to an offset of a leader epoch. Raises ApiError."""
+        owner = Owner(partition.topic, partition.topic_id, partition.index)
+        return await read_earlier_state(self.shared, owner, epoch, offset)
+
     async def lag(self) -> tuple[int, int]:
         """Return the size in bytes and the greatest age in ms of data that are not copied yet, for all partitions."""
         total, oldest_ms = 0, 0
@@ -118,6 +122,7 @@ class Tiers:
         """Begin a limited number of the rounds that are due."""
         if self._is_closed:
             return
+        self.shared.metadata.tick()
         loop = asyncio.get_running_loop()
         begun = 0
         for _ in range(min(len(self._turns), _AT_ONCE)):
@@ -129,7 +134,7 @@ class Tiers:
                     if self._followed.get(followed.partition.key) is followed:
                         del self._followed[followed.partition.key]
                     continue
-                if followed.is_due and followed.is_current() and followed.owner != self._cleaned:
+                if followed.is_due and followed.owner != self._cleaned:
                     task = self._rounds[followed] = loop.create_task(followed.round())
                     task.add_done_callback(lambda _task, done=followed: self._rounds.pop(done, None))  # type: ignore[misc]
                     begun += 1
@@ -144,15 +149,14 @@ class Tiers:
     async def _clean(self) -> None:
         """Delete the remote segments of deleted topics, and of topics without remote storage."""
         failed = None
-        for owner in self.shared.metadata.owners():
+        for owner in self.shared.metadata.led():
             await turn
             followed = self._followed.get((owner.topic, owner.partition))
-            is_busy = followed is not None and followed.owner == owner and followed in self._rounds
-            if is_busy or self._is_wanted(owner):
+            if followed is not None and followed.owner == owner and followed in self._rounds:
                 continue
             self._cleaned = owner
             try:
-                await (self._delete_partition(owner) if self._is_deleted(owner) else self._delete_segments(owner))
+                await self._clean_one(owner)
             except (StoreError, ApiError, OSError) as error:
                 self.shared.counts.failures += 1
                 failed = f"{owner}: {error}"
@@ -164,27 +168,23 @@ class Tiers:
             log.warning("some unneeded remote segments are not deleted yet; the deletion is retried: %s", failed)
         self._clean_fails = 0 if failed is None else min(self._clean_fails + 1, 10)
 
-    async def _delete_segments(self, owner: Owner) -> None:
-        """Delete the segments of a partition that does not use remote storage."""
-        for each in self.shared.metadata.segments(owner).all():
-            if self._is_wanted(owner):
-                return
-            await delete_segment(self.shared, owner, each)
+    async def _clean_one(self, owner: Owner) -> None:
+        """Delete the segments of a partition whose topic is deleted or does not use remote storage.
 
-    def _is_deleted(self, owner: Owner) -> bool:
-        return owner.topic_id not in self._state().topic_names
-
-    def _is_wanted(self, owner: Owner) -> bool:
-        """Whether this cleaning must keep a partition's remote data.
-
-        The data is kept if the topic uses remote storage, or if the partition is followed: then the partition's own
-        round removes the data.
+        A followed partition deletes its segments itself when its topic does not use remote storage any more.
         """
-        state = self._state()
-        topic = state.topics.get(state.topic_names.get(owner.topic_id, ""))
-        return topic is not None and (
-            uses_remote_storage(topic.configs) or (topic.name, owner.partition) in self._followed
-        )
+        use = await self.shared.use_of(owner)
+        if use is Use.DELETED:
+            await self._delete_partition(owner)
+        elif use is Use.OFF and not self._is_followed(owner):
+            for each in self.shared.metadata.segments(owner).all():
+                if await self.shared.use_of(owner) is not Use.OFF or self._is_followed(owner):
+                    return
+                await delete_segment(self.shared, owner, each)
+
+    def _is_followed(self, owner: Owner) -> bool:
+        followed = self._followed.get((owner.topic, owner.partition))
+        return followed is not None and followed.owner == owner
 
     async def _delete_partition(self, owner: Owner) -> None:
         metadata = self.shared.metadata
@@ -203,5 +203,6 @@ class Tiers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self.shared.metadata.close()
         self.reader.close()
         await self.shared.store.close()

@@ -45,8 +45,6 @@ def tier_settings(config: BrokerConfig) -> TierSettings | None:
     """Return the settings; None if tiered storage is off. Raises ConfigError."""
     if not config.get_bool(ENABLE):
         return None
-    if config.in_cluster:
-        raise ConfigError(f"{ENABLE}=true: brokers of a cluster have no tiered storage, only a broker alone has it")
     if len(config.log_dirs) > 1:
         raise ConfigError(f"{ENABLE}=true: several log.dirs are not supported together with tiered storage")
     url = config.get_str(URL)

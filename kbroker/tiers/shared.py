@@ -8,12 +8,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from kbroker.clock import Clock
 from kbroker.partition import Partition
 from kbroker.remote.store import Store
-from kbroker.tiers.metadata import TierMetadata
+from kbroker.tiers.followed_metadata import RemoteMetadata
+from kbroker.tiers.metadata import Owner
 from kbroker.tiers.settings import TierSettings
+
+
+class Use(Enum):
+    """How a partition uses remote storage."""
+
+    ON = "its topic uses remote storage"
+    OFF = "its topic does not use remote storage"
+    DELETED = "its topic was deleted"
 
 
 @dataclass(slots=True)
@@ -39,13 +49,18 @@ class Shared:
     store: Store
     prefix: str
     """The folder of all objects in the store."""
-    metadata: TierMetadata
+    metadata: RemoteMetadata
     clock: Clock
     is_hosted: Callable[[Partition], bool]
     save_log_starts: Callable[[], None]
     """Stores the start offsets of logs, so that deleted records do not reappear after a crash."""
     sync_metadata: Callable[[int], Awaitable[None]]
-    """Syncs a partition of the metadata to the disk. Raises OSError and ApiError."""
+    """Syncs a partition of the metadata to the disk of a node that is alone. Raises OSError and ApiError.
+
+    In a cluster the other replicas protect the records, as in Kafka.
+    """
+    use_of: Callable[[Owner], Awaitable[Use]]
+    """Returns how a partition uses remote storage, from the place that decides it. Raises ApiError."""
     copies: asyncio.Semaphore
     deletions: asyncio.Semaphore
     deadline_s: float = 30.0

@@ -1,7 +1,8 @@
-"""One partition with remote storage, at its leader: the choice of segments to copy and to delete.
+"""One partition with remote storage: the choice of segments to copy and to delete.
 
-Owns the rounds. A round reads the metadata of remote segments, removes the remains of unfinished work, copies closed
-segments, and applies retention to both tiers. Also owns the pauses after failures. A round never begins while another
+Owns the rounds. A leader's round reads the metadata of remote segments, removes the remains of unfinished work, copies
+closed segments, and applies retention to both tiers. A follower's round only learns which segments are copied, so that
+they may leave this disk too. Also owns the pauses after failures. A round never begins while another
 runs. The local disk loses only segments with a readable copy. The log itself applies this rule (log/partition_log.py),
 with the end offset that a round sets.
 """
@@ -34,7 +35,7 @@ _FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
 
 
 class TieredPartition:
-    """The remote part of a partition that this broker leads."""
+    """The remote part of a partition that this broker leads or follows."""
 
     def __init__(self, partition: Partition, shared: Shared) -> None:
         self.partition = partition
@@ -44,17 +45,22 @@ class TieredPartition:
         self._fails = 0
         self._pause_ms = 0.0
         self._is_wanted_again = False
+        self._was_leading = partition.leading
         self.error = ""
         """The error of the last round; empty after a success."""
 
     @property
     def is_due(self) -> bool:
-        """Whether a round may begin."""
-        return self._shared.clock.monotonic_ms() >= self._not_before
+        """Whether a round may begin. A new leader or follower begins at once."""
+        is_new = self.partition.leading is not self._was_leading
+        return is_new or self._shared.clock.monotonic_ms() >= self._not_before
 
     def is_current(self) -> bool:
         """Whether this broker still leads the partition, with remote storage."""
-        return self.partition.leading and self._shared.is_hosted(self.partition) and self.partition.log.tier is not None
+        return self.partition.leading and self._is_here()
+
+    def _is_here(self) -> bool:
+        return self._shared.is_hosted(self.partition) and self.partition.log.tier is not None
 
     def retry(self) -> None:
         """Let a round begin immediately. If a round is running, the new round begins after its end."""
@@ -64,6 +70,7 @@ class TieredPartition:
     async def round(self) -> None:
         """Run one round. A failure is logged, and increases the wait until the next round."""
         self._is_wanted_again = False
+        self._was_leading = self.partition.leading
         self._pause_ms = self._shared.settings.interval_ms
         try:
             await self._round()
@@ -106,12 +113,17 @@ class TieredPartition:
         self._not_before = self._shared.clock.monotonic_ms() + pause_ms
 
     async def _round(self) -> None:
-        if not self.is_current():
+        tier = self.partition.log.tier
+        if tier is None or not self._is_here():
             return
+        tier.is_led = self.partition.leading
         try:
             segments = self._shared.metadata.segments(self.owner)
         except ApiError:  # the records are being loaded
             self._pause_ms = 0
+            return
+        if not tier.is_led:
+            await in_slices(self._follow(segments))
             return
         await in_slices(self._learn(segments))
         if not self.partition.log.config.remote_storage_enable:
@@ -121,6 +133,21 @@ class TieredPartition:
         if self.partition.log.config.copies:
             await self._copy_due()
         await self._expire()
+
+    async def _follow(self, segments: RemoteSegments) -> None:
+        """Learn at a follower which segments are copied. The leader determines the first offset of the remote part."""
+        partition_log = self.partition.log
+        tier = partition_log.tier
+        assert tier is not None
+        if not partition_log.config.remote_storage_enable:
+            partition_log.leader_epochs.truncate_from_start(partition_log.log_start_offset)
+            partition_log.tier = None
+            return
+        await self._restore_epochs(segments)
+        end = await self._end(segments, await self._first(segments))
+        if tier.start_offset == NOWHERE and end:
+            tier.start_offset = partition_log.log_start_offset  # before local retention moves the log's start
+        tier.end_offset, tier.size = end, segments.size(_FINISHED)
 
     async def _leave(self, segments: RemoteSegments) -> None:
         """Delete all segments from remote storage, because the topic does not use remote storage any more."""
@@ -145,17 +172,7 @@ class TieredPartition:
         assert tier is not None
         await self._restore_epochs(segments)
         first = await self._first(segments)
-        entries = partition_log.leader_epochs.entries
-        ends = [*(start for _, start in entries[1:]), partition_log.log_end_offset]
-        end = 0
-        for (epoch, _), epoch_end in reversed([*zip(entries, ends, strict=bool(entries))]):
-            last = segments.last(epoch)
-            await turn
-            if last is not None:
-                end = min(last.end_in_epoch(epoch) + 1, epoch_end)
-                break
-        if first is None or first.start_offset > partition_log.log_start_offset:
-            end = 0  # there are local records before the copied records
+        end = await self._end(segments, first)
         if end > max(tier.end_offset, 0):
             # Before a segment may be deleted from the disk, the record about its copy must survive a loss of power.
             await self._shared.sync_metadata(self._shared.metadata.place(self.owner))
@@ -166,6 +183,20 @@ class TieredPartition:
         # Leader epochs may be wrong, so also keep segments that the log's epochs do not reach.
         starts = [found.start_offset for found in (first, segments.first()) if found is not None]
         tier.start_offset = max(known, min(starts)) if starts else NOWHERE
+
+    async def _end(self, segments: RemoteSegments, first: RemoteSegment | None) -> int:
+        """Return the offset before which all segments of this log are copied. `first` is the first copied segment."""
+        partition_log = self.partition.log
+        if first is None or first.start_offset > partition_log.log_start_offset:
+            return 0  # there are local records before the copied records
+        entries = partition_log.leader_epochs.entries
+        ends = [*(start for _, start in entries[1:]), partition_log.log_end_offset]
+        for (epoch, _), epoch_end in reversed([*zip(entries, ends, strict=bool(entries))]):
+            last = segments.last(epoch)
+            await turn
+            if last is not None:
+                return min(last.end_in_epoch(epoch) + 1, epoch_end)
+        return 0
 
     async def _first(self, segments: RemoteSegments) -> RemoteSegment | None:
         """Return the first readable segment with records of this log.

@@ -30,6 +30,7 @@ OURS = {
     "remote.storage.state.interval.ms",
     "remote.storage.options",
     "remote.storage.url",
+    "rlmm.config.remote.log.metadata.topic.replication.factor",
     "view.filter",
     "view.source",
     "record.validation",

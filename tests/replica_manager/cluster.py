@@ -7,7 +7,7 @@ that elect by Kafka's rules and grant what is asked for as a controller on ZooKe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ from kbroker.long_work import in_slices
 from kbroker.network.dispatch import Dispatcher
 from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.compiler import decode, encode
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kbroker.protocol.messages.inter_broker import (
@@ -62,6 +62,7 @@ from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Replicas
+from kbroker.tiers.earlier_state import EarlierState
 from tests.replica_manager.virtual_time import START_MS, VirtualClock
 
 CONTROLLER = "controller"
@@ -223,6 +224,9 @@ class Node:
     def live_brokers(self) -> Container[int]:
         return self.cluster.registered
 
+    async def earlier_state(self, partition: ReplicatedPartition, epoch: int, offset: int) -> EarlierState:
+        return await self.cluster.earlier_state(partition, epoch, offset)
+
     def topic_configs(self, name: str) -> Mapping[str, str]:
         return self.cluster.topic_configs.get(name, {})
 
@@ -264,6 +268,10 @@ def _joined(out: bytearray, spill: list[tuple[int, Any]]) -> bytes:
     return b"".join(pieces)
 
 
+async def _nothing_remote(_partition: ReplicatedPartition, _epoch: int, _offset: int) -> EarlierState:
+    raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+
 @dataclass
 class Assigned:
     """A partition as the controller knows it."""
@@ -300,6 +308,8 @@ class Cluster:
         """The top-level error code of the next AlterPartition responses, or NONE."""
         self.not_let_in: dict[int, ErrorCode] = {}
         """Brokers that may not join the ISR, and the error code of a change that includes them."""
+        self.earlier_state: Callable[[ReplicatedPartition, int, int], Awaitable[EarlierState]] = _nothing_remote
+        """What remote storage has of a partition."""
         self.granted: list[tuple[Key, tuple[int, ...]]] = []
         self._epochs = 0
         self._sending: dict[int, asyncio.Task[None]] = {}

@@ -15,7 +15,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.replica_manager.fetcher import Fetcher
+from kbroker.replica_manager import fetcher as module
 from tests.replica_manager.cluster import CONFIG, Cluster, as_of, values
 from tests.turns import turns
 
@@ -206,7 +206,7 @@ def test_a_replica_whose_own_log_cannot_be_looked_at_is_copied_once_it_can(
     play(test)
 
 
-@pytest.mark.parametrize("where", [(Fetcher, "_list_offsets"), (PartitionLog, "truncate_fully")])
+@pytest.mark.parametrize("where", [(module, "list_offsets"), (PartitionLog, "truncate_fully")])
 def test_what_fails_on_the_way_to_the_leaders_offsets_is_tried_again(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
 ) -> None:

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from compat_tests.wire.client import WireClient
-from kbroker import Acl, Broker
+from kbroker import Acl, Broker, Cluster
 from kbroker.config.model import ConfigError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -63,17 +63,17 @@ def until(holds: Callable[[], Any]) -> Any:
     return found
 
 
-def admin(broker: Broker) -> AdminClient:
+def admin(broker: Broker | Cluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
 
 
-def create(broker: Broker, name: str = TOPIC, **configs: str) -> None:
+def create(broker: Broker | Cluster, name: str = TOPIC, **configs: str) -> None:
     own = {key.replace("_", "."): value for key, value in configs.items()}
     client = admin(broker)
     client.create_topics([NewTopic(name, 1, 1, config={**TIERED, **own})])[name].result(PATIENCE_S)
 
 
-def alter(broker: Broker, name: str = TOPIC, **configs: str) -> None:
+def alter(broker: Broker | Cluster, name: str = TOPIC, **configs: str) -> None:
     entries = [
         ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
         for key, value in configs.items()
@@ -83,7 +83,7 @@ def alter(broker: Broker, name: str = TOPIC, **configs: str) -> None:
     client.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
 
-def produce(broker: Broker, begin: int, count: int, **more: Any) -> None:
+def produce(broker: Broker | Cluster, begin: int, count: int, **more: Any) -> None:
     """Produce numbered records of 240 bytes that no codec makes smaller, ten in a second by their timestamps."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 6_000, "linger.ms": 2, **more})
     if "transactional.id" in more:
@@ -98,22 +98,25 @@ def produce(broker: Broker, begin: int, count: int, **more: Any) -> None:
         end(PATIENCE_S)
 
 
-def offset_at(broker: Broker, timestamp: int) -> tuple[int, int]:
-    """Return (error code, offset) of a ListOffsets."""
-    client = WireClient(broker.bootstrap_servers)
+def offset_at(broker: Broker | Cluster, timestamp: int) -> tuple[int, int]:
+    """Return (error code, offset) of a ListOffsets at the partition's leader."""
     wanted = ListOffsetsTopic(TOPIC, [ListOffsetsPartition(0, -1, timestamp)])
-    answer = client.ask(ListOffsetsRequest(-1, 0, [wanted], timeout_ms=5000), 11).topics[0].partitions[0]
-    client.close()
+    for address in broker.bootstrap_servers.split(","):
+        client = WireClient(address)
+        answer = client.ask(ListOffsetsRequest(-1, 0, [wanted], timeout_ms=5000), 11).topics[0].partitions[0]
+        client.close()
+        if answer.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            break
     return answer.error_code, answer.offset
 
 
-def offset(broker: Broker, timestamp: int) -> int:
+def offset(broker: Broker | Cluster, timestamp: int) -> int:
     code, found = offset_at(broker, timestamp)
     assert code == ErrorCode.NONE, ErrorCode(code)
     return found
 
 
-def records(broker: Broker, end: int, begin: int = 0, **more: Any) -> list[tuple[int, bytes, bytes, int]]:
+def records(broker: Broker | Cluster, end: int, begin: int = 0, **more: Any) -> list[tuple[int, bytes, bytes, int]]:
     """Return (offset, key, value, timestamp) of all records up to an offset."""
     consumer = Consumer(
         {
@@ -139,7 +142,7 @@ def records(broker: Broker, end: int, begin: int = 0, **more: Any) -> list[tuple
     return found
 
 
-def tiered(broker: Broker) -> None:
+def tiered(broker: Broker | Cluster) -> None:
     """Wait until all closed segments are copied, and the disk has only what it may keep."""
 
     def is_done() -> bool:
@@ -155,7 +158,7 @@ def files(store: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"] if FORM == "long" else ["zstd"])
-def test_consumers_read_both_tiers_as_one_log(broker: Broker, codec: str) -> None:
+def test_consumers_read_both_tiers_as_one_log(broker: Broker | Cluster, codec: str) -> None:
     create(broker)
     more: dict[str, Any] = {"compression.type": codec}
     alter(broker, remote_copy_lag_ms="3600000", local_retention_bytes="-2")  # nothing is copied at first
@@ -211,7 +214,7 @@ def test_the_rate_of_copies_changes_while_the_broker_runs(tmp_path: Path) -> Non
         tiered(broker)
 
 
-def test_deletions_of_records_and_of_the_topic(broker: Broker, tmp_path: Path) -> None:
+def test_deletions_of_records_and_of_the_topic(broker: Broker | Cluster, tmp_path: Path) -> None:
     store = tmp_path / "store"
     create(broker)
     produce(broker, 0, 1000)
@@ -232,7 +235,7 @@ def test_deletions_of_records_and_of_the_topic(broker: Broker, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("limit", ["bytes", "ms"])
-def test_retention_counts_both_tiers(broker: Broker, tmp_path: Path, limit: str) -> None:
+def test_retention_counts_both_tiers(broker: Broker | Cluster, tmp_path: Path, limit: str) -> None:
     create(broker)
     produce(broker, 0, 1000)
     tiered(broker)
@@ -250,7 +253,7 @@ def test_retention_counts_both_tiers(broker: Broker, tmp_path: Path, limit: str)
     assert found == list(range(found[0], 1000))
 
 
-def test_switched_off_the_remote_records_are_deleted(broker: Broker, tmp_path: Path) -> None:
+def test_switched_off_the_remote_records_are_deleted(broker: Broker | Cluster, tmp_path: Path) -> None:
     create(broker)
     produce(broker, 0, 1000)
     tiered(broker)
@@ -270,7 +273,9 @@ def test_switched_off_the_remote_records_are_deleted(broker: Broker, tmp_path: P
     assert [each[0] for each in records(broker, 1500, begin)] == list(range(begin, 1500)), "what is copied now counts"
 
 
-def test_a_store_that_fails_loses_nothing(broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_fails_loses_nothing(
+    broker: Broker | Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = tmp_path / "store"
     create(broker)
     produce(broker, 0, 500)
@@ -300,7 +305,7 @@ def test_leader_epochs_that_are_lost_come_back_from_the_remote_segments(tmp_path
         assert [each[0] for each in records(broker, 1000)] == list(range(1000))
 
 
-def test_nobody_deletes_the_records_that_name_the_segments(broker: Broker) -> None:
+def test_nobody_deletes_the_records_that_name_the_segments(broker: Broker | Cluster) -> None:
     create(broker)
     produce(broker, 0, 1000)
     tiered(broker)
@@ -320,7 +325,7 @@ def test_nobody_deletes_the_records_that_name_the_segments(broker: Broker) -> No
     assert [each[0] for each in records(broker, 1000)] == list(range(1000))
 
 
-def test_a_client_creates_the_topic_of_the_segments_only_so_that_it_keeps_them(broker: Broker) -> None:
+def test_a_client_creates_the_topic_of_the_segments_only_so_that_it_keeps_them(broker: Broker | Cluster) -> None:
     client = admin(broker)
     topic = "__remote_log_metadata"
     with pytest.raises(KafkaException, match=r"needs cleanup\.policy=delete: it names all segments"):
@@ -333,7 +338,7 @@ def test_a_client_creates_the_topic_of_the_segments_only_so_that_it_keeps_them(b
 
 
 def test_a_lost_object_is_an_error_and_holds_nobody_up(
-    broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    broker: Broker | Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = tmp_path / "store"
     create(broker)
@@ -410,7 +415,7 @@ def test_metrics_show_what_is_copied_and_what_waits(tmp_path: Path) -> None:
     ],
 )
 def test_contradictory_configs_are_refused_with_kafkas_texts(
-    broker: Broker, configs: dict[str, str], text: str
+    broker: Broker | Cluster, configs: dict[str, str], text: str
 ) -> None:
     with pytest.raises(KafkaException, match=text):
         create(broker, **{key.replace(".", "_"): value for key, value in configs.items()})
@@ -436,7 +441,7 @@ def test_without_tiered_storage_a_topic_is_refused() -> None:
         create(broker)
 
 
-def test_the_tiers_of_topics_are_shown(broker: Broker, tmp_path: Path) -> None:
+def test_the_tiers_of_topics_are_shown(broker: Broker | Cluster, tmp_path: Path) -> None:
     kbroker = CommandLine(broker.bootstrap_servers)
     done = kbroker.ok("topic", "tiers", "--json")
     assert (done.json, "no topic that you can describe" in done.err) == ([], True)
@@ -492,7 +497,7 @@ def test_the_tiers_of_a_topic_are_partly_unknown_without_the_right(tmp_path: Pat
         assert "the bytes on the disks are not known for all partitions" in done.err
 
 
-def test_damaged_records_about_segments_hide_no_others(broker: Broker, tmp_path: Path) -> None:
+def test_damaged_records_about_segments_hide_no_others(broker: Broker | Cluster, tmp_path: Path) -> None:
     """A batch that cannot be read is left out alone, and is counted."""
     create(broker)
     produce(broker, 0, 500)
@@ -512,7 +517,7 @@ def test_damaged_records_about_segments_hide_no_others(broker: Broker, tmp_path:
     assert "1 records or batches of __remote_log_metadata cannot be read" in done.err
 
 
-def test_a_view_begins_with_the_records_on_the_local_disk(broker: Broker) -> None:
+def test_a_view_begins_with_the_records_on_the_local_disk(broker: Broker | Cluster) -> None:
     """A client that reads from the beginning would otherwise be out of range again and again."""
     create(broker)
     produce(broker, 0, 500)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.broker.base_node import _synced
+from kbroker.broker.node_tiers import synced
 from kbroker.cluster_state import REMOTE_LOG_METADATA_TOPIC
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.topic_plans import internal_topics
@@ -20,6 +20,16 @@ def test_the_records_that_name_the_segments_are_kept_whatever_the_broker_keeps()
     config = BrokerConfig({"log.retention.bytes": "1000", "log.retention.ms": "1000", "log.cleanup.policy": "compact"})
     kept = internal_topics(config)[REMOTE_LOG_METADATA_TOPIC].configs
     assert kept == {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+
+
+@pytest.mark.parametrize(("factor", "least"), [(None, 2), (1, 1), (2, 2), (5, 2)])
+def test_in_a_cluster_two_replicas_have_each_of_these_records(factor: int | None, least: int) -> None:
+    values = {"zookeeper.connect": "127.0.0.1:2181", "broker.id": "1"}
+    if factor is not None:
+        values["rlmm.config.remote.log.metadata.topic.replication.factor"] = str(factor)
+    topic = internal_topics(BrokerConfig(values))[REMOTE_LOG_METADATA_TOPIC]
+    assert topic.replication_factor == (factor or 3)
+    assert topic.configs["min.insync.replicas"] == str(least)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +54,7 @@ def test_a_sync_brings_all_records_to_the_disk_or_raises(
         monkeypatch.setattr("os.fsync", broken)
         monkeypatch.setattr("os.fdatasync", broken)
         with pytest.raises(OSError, match="no disk"):
-            asyncio.run(_synced(log, NOW))
+            asyncio.run(synced(log, NOW))
     else:
-        asyncio.run(_synced(log, NOW))
+        asyncio.run(synced(log, NOW))
     assert log.recovery_point == (0 if fails else 1)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 from kbroker.log.log_config import LogConfig
 from kbroker.log.tier import Tier
 from kbroker.partition import Partition
+from kbroker.protocol.errors import ApiError
 from kbroker.remote.segments import RemoteSegments
 from kbroker.remote.store import open_store
-from kbroker.tiers.metadata import TierMetadata
+from kbroker.tiers.followed_metadata import RemoteMetadata
+from kbroker.tiers.metadata import Owner
 from kbroker.tiers.reading import RemoteReader
 from kbroker.tiers.settings import TierSettings
-from kbroker.tiers.shared import Shared
+from kbroker.tiers.shared import Shared, Use
 from kbroker.tiers.tiered_partition import TieredPartition
-from tests.coordination.world import FakeWriter, ManualClock
+from tests.coordination.world import ManualClock
 from tests.log.builders import NOW, batch, committed, delete_due, open_log
+from tests.tiers.records import MemorySource, Topic
 
 SIZE = len(batch())
 TIERED = LogConfig(segment_bytes=SIZE * 2, local_retention_bytes=SIZE * 4, remote_storage_enable=True)
@@ -26,6 +30,15 @@ SETTINGS = TierSettings(
     reads_waiting=100, retry_ms=0, longest_retry_ms=0, index_bytes=1 << 20, cache_bytes=1 << 24,
     state_interval_ms=0,
 )  # fmt: skip
+
+
+async def known(metadata: RemoteMetadata, owner: Owner) -> RemoteSegments:
+    """Return the segments of a partition once they are known."""
+    async with asyncio.timeout(10):
+        while True:
+            with contextlib.suppress(ApiError):
+                return metadata.segments(owner)
+            await asyncio.sleep(0)
 
 
 class World:
@@ -44,19 +57,22 @@ class World:
         self.fails: OSError | None = None
         """The error of a sync of the metadata, after some that succeed."""
         self.succeed = 0
+        self.topic = Topic()
+        self.use = Use.ON
         self.shared = Shared(
-            1, SETTINGS, open_store(f"file://{self.store}"), "", TierMetadata(1, FakeWriter(), self.clock), self.clock,
-            lambda _partition: True, lambda: None, self._sync, asyncio.Semaphore(1), asyncio.Semaphore(1),
+            1, SETTINGS, open_store(f"file://{self.store}"), "",
+            RemoteMetadata(1, MemorySource(self.topic), self.clock), self.clock, lambda _partition: True, lambda: None,
+            self._sync, self._use_of, asyncio.Semaphore(1), asyncio.Semaphore(1),
         )  # fmt: skip
         self.tiered = TieredPartition(self.partition, self.shared)
         self.reader = RemoteReader(self.shared, str(directory / "chunks"))
 
     async def load(self) -> None:
-        """Load the shards of the metadata."""
-        for index in range(4):
-            self.shared.metadata.on_leadership(index, 0)
-        while not self.shared.metadata.is_loaded:  # noqa: ASYNC110 - the load runs in slices
-            await asyncio.sleep(0)
+        """Wait until the remote segments are known."""
+        await known(self.shared.metadata, self.tiered.owner)
+
+    async def _use_of(self, _owner: Owner) -> Use:
+        return self.use
 
     async def _sync(self, _index: int) -> None:
         self.synced.append(self.tier.end_offset)

@@ -128,6 +128,12 @@ class Snapshots:
         if not sync:
             self.unsynced.add(offset)
 
+    def put(self, content: bytes, offset: int) -> None:
+        """Write the content of another replica's snapshot at `offset`. Raises OSError."""
+        write_atomically(self._path(offset), content)
+        if offset not in self:
+            insort(self.offsets, offset)
+
     async def take_in_pieces(self, taking: SnapshotTaking, is_wanted: Callable[[], bool]) -> bool:
         """Write a snapshot in pieces. Return whether the snapshot was completed. Raises OSError.
 

@@ -1,0 +1,137 @@
+"""A follower whose next records are in remote storage only: it continues behind these records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.log.producers.producer_snapshots import encode_snapshot
+from kbroker.log.producers.producer_state import ProducerEntry
+from kbroker.long_work import whole
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
+from kbroker.tiers.earlier_state import EarlierState
+from tests.replica_manager.cluster import Cluster
+from tests.replica_manager.virtual_time import START_MS
+
+RECORDS = 20
+LOG: dict[str, Any] = {"segment_bytes": 200, "local_retention_bytes": 400, "remote_storage_enable": True}
+
+
+class Store:
+    """What remote storage has of a partition: all records below an offset."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.failures = 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.producers = b""
+
+    async def state(self, _partition: ReplicatedPartition, epoch: int, offset: int) -> EarlierState:
+        self.asked.append((epoch, offset))
+        await self.may_answer.wait()
+        if self.failures:
+            self.failures -= 1
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no store")
+        return EarlierState(offset + 1, [(0, 0)], self.producers)
+
+
+async def tier(cluster: Cluster) -> int:
+    """Fill a partition of brokers 1 and 2, and remove its first segments from both disks; return the first offset."""
+    await cluster.create(replicas=(1, 2))
+    for number in range(RECORDS):
+        await cluster.produce(b"%d" % number)
+    await cluster.until(lambda: cluster.nodes[2].partition().log.high_watermark == RECORDS)
+    for each in (1, 2):
+        log = cluster.nodes[each].partition().log
+        assert log.tier is not None
+        log.tier.end_offset, log.tier.is_led = RECORDS - 2, each == 1
+        whole(log.delete_old_segments(START_MS))
+        assert (log.earliest_offset, log.log_end_offset) == (0, RECORDS)
+    start = cluster.nodes[1].partition().log.log_start_offset
+    assert 0 < start < RECORDS
+    return start
+
+
+def add_replica(cluster: Cluster) -> None:
+    cluster.partitions["t", 0].replicas = (1, 2, 3)
+    cluster.elect(("t", 0), keep=True)
+
+
+def test_an_empty_follower_continues_behind_the_remote_records(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        store = Store()
+        entry = ProducerEntry(7, 3, -1, START_MS, -1)
+        store.producers, cluster.earlier_state = encode_snapshot([entry]), store.state
+        start = await tier(cluster)
+        add_replica(cluster)
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
+        assert store.asked == [(0, start - 1)]
+        log = cluster.nodes[3].partition().log
+        assert (log.earliest_offset, log.log_start_offset, log.log_end_offset) == (0, start, RECORDS)
+        assert log.leader_epochs.entries[0] == (0, 0)
+        assert log.producers.entries.keys() == {7}
+        assert (await cluster.produce(b"last")).error_code == 0
+
+    play(test, log=LOG)
+
+
+def test_a_store_that_fails_is_asked_again_and_delays_no_other_partition(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        store = Store()
+        cluster.earlier_state, store.failures = store.state, 3
+        start = await tier(cluster)
+        await cluster.create("other", replicas=(1, 3))
+        store.may_answer.clear()
+        add_replica(cluster)
+        await cluster.until(lambda: store.asked)
+        assert (await cluster.produce(b"other", topic="other")).error_code == 0
+        assert cluster.in_sync() == {1, 2}
+        store.may_answer.set()
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
+        assert store.asked == [(0, start - 1)] * 4
+
+    play(test, log=LOG)
+
+
+def test_a_partition_that_is_not_followed_any_more_is_not_changed(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        store = Store()
+        cluster.earlier_state = store.state
+        await tier(cluster)
+        store.may_answer.clear()
+        add_replica(cluster)
+        await cluster.until(lambda: store.asked)
+        log = cluster.nodes[3].partition().log
+        cluster.kill(1)
+        await cluster.told()
+        await cluster.until(lambda: len(store.asked) == 2)
+        assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+        store.may_answer.set()
+        await cluster.until(lambda: cluster.in_sync() == {2, 3})
+        assert (log.earliest_offset, log.log_end_offset) == (0, RECORDS)
+        assert len(store.asked) == 2
+
+    play(test, log=LOG)
+
+
+def test_followers_have_the_first_offset_of_their_leader(play: Callable[..., None]) -> None:
+    """Whatever they believed before: a new leader deletes the remote records before its first offset."""
+
+    async def test(cluster: Cluster) -> None:
+        await tier(cluster)
+        log = cluster.nodes[2].partition().log
+        assert log.tier is not None
+        log.tier.start_offset = 2**63 - 1  # as after a leadership without remote records
+        assert log.earliest_offset > 0
+        await cluster.produce(b"next")
+        await cluster.until(lambda: log.earliest_offset == 0)
+        followers = cluster.nodes[1].partition().leadership.followers
+        await cluster.until(lambda: dict(followers)[2].log_start_offset == 0)
+        deleted = await cluster.delete_records(5)
+        assert (deleted.error_code, deleted.low_watermark) == (0, 5)
+        assert log.earliest_offset == 5
+
+    play(test, log=LOG)
