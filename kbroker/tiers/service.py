@@ -17,6 +17,7 @@ from kbroker.log.log_slice import LogSlice
 from kbroker.long_work import begun_in_slices, turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.remote.object_format import folder_of
 from kbroker.remote.segment import DeleteState
 from kbroker.remote.store_errors import StoreError
 from kbroker.tiers.earlier_state import EarlierState, read_earlier_state
@@ -192,6 +193,9 @@ class Tiers:
             await metadata.decide(owner, lambda shard, now, state=state: shard.advance_deletion(owner, state, now))  # type: ignore[misc]
         for each in metadata.segments(owner).all():
             await delete_segment(self.shared, owner, each)
+        # An interrupted copy may have left an object after the deletion of its segment.
+        async for found in self.shared.store.list(folder_of(owner.topic_id, owner.partition, self.shared.prefix)):
+            await self.shared.store.delete(found.name, deadline_s=self.shared.deadline_s)
         finished = DeleteState.DELETE_PARTITION_FINISHED
         await metadata.decide(owner, lambda shard, now: shard.advance_deletion(owner, finished, now))
         log.info("%s: the topic was deleted, and now its remote segments are also deleted", owner)
