@@ -34,7 +34,7 @@ _LATEST, _EARLIEST = -1, -2
 _LIST_OFFSETS, _FETCH = 7, 13
 """The versions of requests to other brokers. A Fetch of this version has topic ids: it never reads another topic."""
 _MOST_BYTES: Final = 8 << 20
-_MOST_OF_PARTITION: Final = 1 << 20
+_MOST_OF_PARTITION: Final = 512 << 10
 _ANSWER_MS: Final = 5_000
 """The time limit of an answer in ms, in addition to the requested wait."""
 
@@ -59,7 +59,8 @@ class SegmentRecords:
         self._peers = peers
 
     def topic_id(self) -> bytes:
-        return self._controller.state.topics[REMOTE_LOG_METADATA_TOPIC].topic_id
+        topic = self._controller.state.topics.get(REMOTE_LOG_METADATA_TOPIC)
+        return b"" if topic is None else topic.topic_id
 
     def leader_of(self, partition: int) -> int:
         known = self._controller.state.partition(REMOTE_LOG_METADATA_TOPIC, partition)
@@ -144,8 +145,7 @@ class SegmentRecords:
                 partition.waiters[waiter] = None
             timer = loop.call_at(until, waiter.poke)
             try:
-                pieces = [_read_one(*pair) for pair in zip(wants, partitions, strict=True)]
-                found = [each for each in pieces if each is not None]
+                found = _read_some(wants, partitions)
                 if found or loop.time() >= until:
                     return found
                 await changed
@@ -164,6 +164,17 @@ class _Waiter:
     def poke(self) -> None:
         if not self._changed.done():
             self._changed.set_result(None)
+
+
+def _read_some(wants: Sequence[Want], partitions: Sequence[Partition | None]) -> list[Piece]:
+    """Read partitions of this broker, up to a size at which other work should have its turn."""
+    found, size = [], 0
+    for want, partition in zip(wants, partitions, strict=True):
+        piece = _read_one(want, partition) if size < _MOST_OF_PARTITION else None
+        if piece is not None:
+            found.append(piece)
+            size += len(piece.records)
+    return found
 
 
 def _read_one(want: Want, partition: Partition | None) -> Piece | None:

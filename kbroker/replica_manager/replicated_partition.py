@@ -215,6 +215,8 @@ class ReplicatedPartition(Partition):
         self.leader = leader
         self.count()
         self.leading = False
+        if self.log.tier is not None:
+            self.log.tier.is_led = False
         self._take_isr()
         self.poke()
 

@@ -91,7 +91,8 @@ async def check_store(store: Store, directory: str, *, deep: bool = False, sweep
     if sweep and not found.faults:
         if not check.is_proven:
             raise CheckError(
-                f"no state of {directory} is in {store.url} yet: orphans are deleted only when there is one"
+                f"no state of {directory} is in {store.url}: orphans are deleted only when there is one, and brokers of"
+                " a cluster store none"
             )
         newest_ms = time.time_ns() // 1_000_000 - _DAY_MS
         old = [each for each in found.orphans if each.modified_ms <= newest_ms]

@@ -40,6 +40,7 @@ _NOT_WRITTEN: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.NOT_ENOUGH_REPLICAS,
 )
 """The errors after which a record is certainly not written, and which often end soon."""
@@ -146,7 +147,7 @@ class RemoteMetadata:
     def led(self) -> list[Owner]:
         """Return the known partitions whose records are in a partition of the topic that this broker leads.
 
-        So exactly one broker of a cluster feels responsible for the segments of a deleted topic.
+        So one broker of a cluster deletes the segments of a deleted topic.
         """
         found = []
         for index in range(self._source.partition_count()):
@@ -255,11 +256,10 @@ class RemoteMetadata:
 
     async def _read(self, leader: int, copies: Sequence[_Copy]) -> bool:
         """Read once; return whether all partitions could be read."""
-        unknown = [each.partition for each in copies if each.goal is None]
+        unknown = {each.partition: each for each in copies if each.goal is None}
         if unknown:
-            for index, (start, end) in (await self._source.bounds(leader, unknown)).items():
-                copy = self._copies[index]
-                copy.position, copy.goal = max(copy.position, start), end
+            for index, (start, end) in (await self._source.bounds(leader, list(unknown))).items():
+                unknown[index].position, unknown[index].goal = start, end
         known = [each for each in copies if each.goal is not None]
         wants = [Want(each.partition, each.position, each.last_epoch) for each in known]
         is_read = len(known) == len(copies)

@@ -214,11 +214,12 @@ class TieredPartition:
         return None
 
     async def _restore_epochs(self, segments: RemoteSegments) -> None:
-        """Restore the leader epochs of remote records from the segments, if the log's file of epochs was lost."""
-        first, earliest = segments.first(), self.partition.log.earliest_offset
-        if first is None or first.end_offset < earliest:
+        """Restore the leader epochs of remote records before the local log, if the log's file of epochs was lost."""
+        partition_log = self.partition.log
+        first, earliest, local = segments.first(), partition_log.earliest_offset, partition_log.log_start_offset
+        if first is None or first.end_offset < earliest or first.start_offset >= local:
             return
-        if self.partition.log.leader_epochs.epoch_for_offset(max(first.start_offset, earliest)) >= 0:
+        if partition_log.leader_epochs.epoch_for_offset(max(first.start_offset, earliest)) >= 0:
             return
         starts: dict[int, int] = {}
         for segment in segments.all():
@@ -226,7 +227,7 @@ class TieredPartition:
                 for epoch, start in segment.epochs:
                     starts[epoch] = min(start, starts.get(epoch, start))
             await turn
-        self.partition.log.leader_epochs.prepend(sorted(starts.items()))
+        partition_log.leader_epochs.prepend(sorted(each for each in starts.items() if each[1] < local))
 
     # -- copying
 

@@ -161,7 +161,7 @@ def test_a_topic_that_is_not_known_has_unknown_segments() -> None:
     told(story)
 
 
-def test_the_leader_of_the_records_feels_responsible() -> None:
+def test_the_leader_of_the_records_knows_which_partitions_they_are_about() -> None:
     async def story(brokers: Brokers) -> None:
         assert await brokers.begin_copy(0, 1)
         await brokers.both(1, STARTED)

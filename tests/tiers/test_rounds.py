@@ -266,6 +266,34 @@ def test_lost_leader_epochs_come_from_the_remote_segments(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
+def test_a_follower_learns_what_is_copied_and_begins_no_epoch(tmp_path: Path) -> None:
+    """A log that lacks the remote records does not have their leader epochs: it has not fetched anything yet."""
+
+    async def scenario() -> None:
+        world = World(tmp_path)
+        await world.load()
+        for epoch in range(6):
+            world.append(2, epoch)
+        world.partition.leading = False
+        await world.round()
+        assert (world.objects, world.tier.end_offset) == ([], 0)
+        world.partition.leading = True
+        assert world.tiered.is_due
+        await world.round()
+        world.partition.leading = False
+        world.tier.end_offset = -1
+        await world.round()
+        assert (world.tier.end_offset, world.tier.start_offset, world.tier.is_led) == (10, 0, False)
+        world.retain()
+        assert (world.log.earliest_offset, world.log.log_start_offset) == (0, 8)
+        world.log.truncate_fully(0)
+        await world.round()
+        assert (world.log.leader_epochs.entries, world.tier.end_offset) == ([], 0)
+        await world.close()
+
+    asyncio.run(scenario())
+
+
 def test_wrong_leader_epochs_delete_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = World(tmp_path)
