@@ -27,7 +27,7 @@ from kbroker.protocol.messages.logs import (
     ListOffsetsTopic,
 )
 from kbroker.replicas import Replicas
-from kbroker.tiers.followed_metadata import Piece, Want
+from kbroker.tiers.followed_metadata import MOVING, Piece, Want
 
 _CONSUMER: Final = -1
 _LATEST, _EARLIEST = -1, -2
@@ -70,6 +70,8 @@ class SegmentRecords:
         return self.leader_of(partition) == self._node_id
 
     async def write(self, partition: int, batch: memoryview) -> ErrorCode:
+        if self.leader_of(partition) < 0:
+            return ErrorCode.LEADER_NOT_AVAILABLE
         topic_id = None if self._peers is None else self.topic_id()
         return await awaited(await self._own.produce(REMOTE_LOG_METADATA_TOPIC, partition, batch, topic_id))
 
@@ -94,11 +96,22 @@ class SegmentRecords:
         return found
 
     async def _offsets(self, leader: int, partitions: Sequence[int], which: int) -> dict[int, int]:
-        wanted = [ListOffsetsPartition(each, -1, which) for each in partitions]
+        wanted = [ListOffsetsPartition(each, self._epoch(each), which) for each in partitions]
         request = ListOffsetsRequest(_CONSUMER, 0, [ListOffsetsTopic(REMOTE_LOG_METADATA_TOPIC, wanted)])
         answer = await self._ask(leader, request, _LIST_OFFSETS, ListOffsetsResponse, _ANSWER_MS)
-        found = (each for topic in answer.topics for each in topic.partitions)
-        return {each.partition_index: each.offset for each in found if not each.error_code}
+        offsets = {}
+        for each in (each for topic in answer.topics for each in topic.partitions):
+            code = known_error(each.error_code)
+            if code is ErrorCode.NONE:
+                offsets[each.partition_index] = each.offset
+            elif code not in MOVING:
+                raise ApiError(code)
+        return offsets
+
+    def _epoch(self, partition: int) -> int:
+        """Return the known leader epoch, with which a replaced leader refuses requests; -1 if it is unknown."""
+        known = self._controller.state.partition(REMOTE_LOG_METADATA_TOPIC, partition)
+        return -1 if known is None else known.leader_epoch
 
     async def _ask(self, leader: int, request: object, version: int, answer: type[Answer], timeout_ms: int) -> Answer:
         if self._peers is None:
@@ -120,6 +133,7 @@ class SegmentRecords:
             partitions=[
                 FetchPartition(
                     partition=each.partition,
+                    current_leader_epoch=self._epoch(each.partition),
                     fetch_offset=each.offset,
                     last_fetched_epoch=each.last_epoch,
                     partition_max_bytes=_MOST_OF_PARTITION,
@@ -190,7 +204,7 @@ def _read_one(want: Want, partition: Partition | None) -> Piece | None:
         if want.offset >= log.high_watermark:
             return None
         found = log.read(want.offset, _MOST_OF_PARTITION, log.high_watermark, min_one=True)
-        return Piece(want.partition, found.view())
+        return Piece(want.partition, found.view()) if found.size else None
     except ApiError as error:
         is_elsewhere = error.code is ErrorCode.OFFSET_OUT_OF_RANGE
         return Piece(want.partition, code=error.code, is_elsewhere=is_elsewhere)

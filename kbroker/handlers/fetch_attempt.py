@@ -305,7 +305,8 @@ class Fetch:
                 self.has_moved = True
                 return PartitionData(key[2], 0, high_watermark, stable, start, aborted_transactions=None, records=b"")
             failed = self.failed(key[2], err.code)
-            failed.log_start_offset = start if err.code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE else -1
+            if err.code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+                failed.high_watermark, failed.log_start_offset = high_watermark, start
             return failed
         except OSError as err:
             log.report_failure(err)

@@ -458,16 +458,22 @@ class LogState:
         """Remove all batches, and continue at `offset`: the records from `earliest` on are in remote storage.
 
         `epochs` has a pair (leader epoch, first offset) for each leader epoch of these records. `snapshot` is the
-        producers' snapshot at `offset`, if there are producers. Raises OSError. (Apache Kafka: TierStateMachine)
+        producers' snapshot at `offset`. Raises OSError. If this work is interrupted, also by a crash, the log has no
+        leader epochs (`lacks_earlier_state`). (Apache Kafka: TierStateMachine)
         """
         await self.truncate_fully_in_pieces(offset, now_ms)
-        if snapshot:
-            self._snapshots.put(snapshot, offset)
-            self._rebuilding = self._rebuild(offset)
-            self.finish_truncation()
         if self.tier is not None:
             self.tier.start_offset = earliest
+        self._snapshots.put(snapshot, offset)
+        self._rebuilding = self._rebuild(offset)
+        await self._finishing()
         self.leader_epochs.prepend(list(epochs))
+
+    @property
+    def lacks_earlier_state(self) -> bool:
+        """Whether a log with remote storage is empty, and does not know what came before."""
+        is_empty = self.tier is not None and 0 < self.log_start_offset == self.log_end_offset
+        return is_empty and not self.leader_epochs.entries
 
     def _require_whole(self) -> None:
         if self._trouble.refusal is not None:

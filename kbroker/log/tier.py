@@ -26,4 +26,4 @@ class Tier:
         self.is_led = True
         """Whether this broker leads the partition. A follower gets the start offset from its leader only."""
         self.size = 0
-        """The bytes of copied segments that have no local copy any more."""
+        """The bytes of all readable segments in remote storage."""

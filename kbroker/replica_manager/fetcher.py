@@ -243,10 +243,12 @@ class Fetcher:
                     self._session.drop(sent.owner.id)
                     moved.append((sent.owner, data.log_start_offset))
                 await turn
-        if lost:
-            await self._ask_offsets(peer, lost)
-        if moved:
-            await self._rebuilds.begin(peer, moved)
+        try:
+            if lost:
+                await self._ask_offsets(peer, lost)
+        finally:
+            if moved:
+                await self._rebuilds.begin(peer, moved)
 
     async def _take_one(self, followed: Followed, asked: FetchPartition, data: PartitionData) -> Step | None:
         """Apply a response to a partition's log and return the step; return None on failure."""
@@ -459,10 +461,10 @@ class Fetcher:
     def _rebuilt(self, followed: Followed, error: Exception | None) -> None:
         """Fetch behind the remote records, or from the same offset after a pause if an error has prevented that."""
         partition_log = followed.partition.log
+        followed.state.rebuilt(partition_log.log_end_offset, partition_log.leader_epochs.latest)
         if error is None:
             text = "%s: %s continues at %d, behind the records in remote storage"
             log.info(text, self._name, followed, partition_log.log_end_offset)
-            followed.state.rebuilt(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             followed.pause_ms = FIRST_PAUSE_MS
             self._session.renew()
             self._ask_for(followed)
@@ -471,6 +473,5 @@ class Fetcher:
             self._log_trouble(followed, code, str(error))
             if isinstance(error, OSError):
                 partition_log.report_failure(error)
-            followed.state.not_rebuilt()
             self._rest(followed)
         self._wake.set()

@@ -102,6 +102,8 @@ class Fetchers:
 
         Raise OSError or ApiError on failure.
         """
+        if partition_log.lacks_earlier_state:
+            partition_log.truncate_fully(0, self._clock.now_ms())  # then the leader says where to begin
         last_epoch = partition_log.proven_epochs().latest
         end_offset = partition_log.log_end_offset
         cut_at = certain_end(last_epoch, end_offset, partition_log.high_watermark)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from kbroker.clock import Clock
 from kbroker.long_work import in_slices
@@ -28,6 +29,9 @@ from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.tiers.earlier_state import EarlierState
 
 log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 4
+"""The maximum number of states that one fetcher reads at the same time."""
 
 EarlierStateOf = Callable[[ReplicatedPartition, int, int], Awaitable[EarlierState]]
 """A function of a partition, a leader epoch and an offset: the state behind the remote records up to this offset."""
@@ -55,6 +59,7 @@ class Rebuilds:
         self._is_current = is_current
         self._ended = ended
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def begin(self, peer: Peer, moved: list[tuple[Followed, int]]) -> None:
         """Begin a task for each pair of a partition and the leader's log start offset. Raises PeerUnavailable."""
@@ -83,11 +88,12 @@ class Rebuilds:
 
     async def _rebuild(self, followed: Followed, epoch: int, offset: int, start: int) -> None:
         try:
-            state = await self._earlier_state(followed.partition, epoch, offset)
-            work = followed.partition.log.continue_behind(
-                state.end_offset, max(start, 0), state.epochs, state.producers, self._clock.now_ms()
-            )
-            await in_slices(work)
+            async with self._places:
+                state = await self._earlier_state(followed.partition, epoch, offset)
+                work = followed.partition.log.continue_behind(
+                    state.end_offset, max(start, 0), state.epochs, state.producers, self._clock.now_ms()
+                )
+                await in_slices(work)
         except (ApiError, OSError) as error:
             self._end(followed, error)
         except Exception as error:

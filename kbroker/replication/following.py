@@ -54,7 +54,7 @@ class AskOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AskTier:
-    """Continue behind the leader's remote records (KIP-405); then call `rebuilt` or `not_rebuilt`."""
+    """Continue behind the leader's remote records (KIP-405); then call `rebuilt`, also after a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +147,9 @@ class Following:
     truncated = appended
 
     def rebuilt(self, end_offset: int, last_epoch: int) -> None:
-        """Fetch again, from the end of a log that continues behind remote records."""
+        """Fetch again, from the end of the log."""
         self.condition = Condition.FETCHING
         self.appended(end_offset, last_epoch)
-
-    def not_rebuilt(self) -> None:
-        """Fetch again from the same offset: the state behind the remote records could not be read."""
-        self.condition = Condition.FETCHING
 
     def broken(self) -> None:
         """Mark this broker's log as not writable."""

@@ -52,11 +52,11 @@ async def copy_segment(shared: Shared, owner: Owner, log: PartitionLog, segment:
     done = await shared.metadata.decide(
         owner,
         lambda shard, now: shard.advance(
-            owner, described.id, SegmentState.COPY_SEGMENT_FINISHED, now, custom=layout.footer()
+            owner, described, SegmentState.COPY_SEGMENT_FINISHED, now, custom=layout.footer()
         ),
     )
     passed("tiers.copied")
-    if not done:
+    if not done:  # the topic is being deleted, or a new leader has given up this copy
         await shared.store.delete(name, deadline_s=shared.deadline_s)
         return False
     # Before the segment may be deleted from the disk, the record about its copy must survive a loss of power.

@@ -24,7 +24,7 @@ class EarlierState(NamedTuple):
     epochs: Sequence[tuple[int, int]]
     """A pair (leader epoch, first offset) for each leader epoch."""
     producers: bytes
-    """The content of the producers' snapshot at `end_offset`; empty without producers."""
+    """The content of the producers' snapshot at `end_offset`."""
 
 
 async def read_earlier_state(shared: Shared, owner: Owner, epoch: int, offset: int) -> EarlierState:
@@ -40,10 +40,10 @@ async def read_earlier_state(shared: Shared, owner: Owner, epoch: int, offset: i
     try:
         stored = await SegmentObject.open(shared.store, name, segment.id, footer=segment.custom, deadline_s=deadline_s)
         epochs = read_epochs_bytes(await stored.whole(Part.LEADER_EPOCHS, deadline_s=deadline_s))
-        producers = b""
-        if stored.layout.lengths[Part.PRODUCER_SNAPSHOT]:
-            producers = await stored.whole(Part.PRODUCER_SNAPSHOT, deadline_s=deadline_s)
+        producers = await stored.whole(Part.PRODUCER_SNAPSHOT, deadline_s=deadline_s)
     except StoreError as error:
         shared.counts.read_errors += 1
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+    if not producers:  # a log with very many producers takes no snapshot at some segments
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} has no snapshot of the producers; a later segment may")
     return EarlierState(segment.end_offset + 1, epochs, producers)

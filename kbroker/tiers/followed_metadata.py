@@ -37,13 +37,21 @@ _MOST_UNPACKED: Final = 128 << 20
 _NOT_WRITTEN: Final = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.LEADER_NOT_AVAILABLE,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.NOT_ENOUGH_REPLICAS,
 )
-"""The errors after which a record is certainly not written, and which often end soon."""
+"""The errors after which a record is certainly not written, and which often end soon.
+
+NOT_LEADER_OR_FOLLOWER is not one of them: a leader that resigns returns it also for records that it has appended.
+"""
+MOVING: Final = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+)
+"""The errors of reads while a leader changes."""
 
 
 class Want(NamedTuple):
@@ -83,7 +91,10 @@ class Source(Protocol):
         """Whether this broker leads a partition."""
 
     async def bounds(self, leader: int, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return the start and the end of the committed records of the partitions that their leader knows."""
+        """Return the start and the end of the committed records of the partitions.
+
+        The result lacks partitions whose leader does not know the end yet.
+        """
 
     async def read(self, leader: int, wants: Sequence[Want], wait_ms: int) -> list[Piece]:
         """Return the committed records of partitions with new records or errors; wait if there are none.
@@ -188,10 +199,10 @@ class RemoteMetadata:
         replayed: asyncio.Future[bool] = loop.create_future()
         copy.waiting.setdefault(value, []).append(replayed)
         try:
-            code = await self._source.write(copy.partition, batch)
-            if code is not ErrorCode.NONE:
-                raise ApiError(code)
             async with asyncio.timeout(max(until - loop.time(), 1.0)):
+                code = await self._source.write(copy.partition, batch)
+                if code is not ErrorCode.NONE:
+                    raise ApiError(code)
                 return await replayed
         except TimeoutError:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT) from None
@@ -220,7 +231,7 @@ class RemoteMetadata:
         copy = self._copies[index] = _Copy(index, self._source.topic_id(), self._broker_id)
         if before is not None:
             for replayed in (each for some in before.waiting.values() for each in some if not each.done()):
-                replayed.set_exception(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                replayed.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT))
         self.tick()
         return copy
 
@@ -263,6 +274,7 @@ class RemoteMetadata:
         known = [each for each in copies if each.goal is not None]
         wants = [Want(each.partition, each.position, each.last_epoch) for each in known]
         is_read = len(known) == len(copies)
+        refused: ErrorCode | None = None
         for piece in await self._source.read(leader, wants, _WAIT_MS if is_read else 0):
             found = self._copies[piece.partition]
             if found not in known:
@@ -272,8 +284,11 @@ class RemoteMetadata:
                 self._begin(piece.partition)
             elif piece.code is not ErrorCode.NONE:
                 is_read = False
+                refused = refused if piece.code in MOVING else piece.code
             else:
                 await in_slices(_replay(found, piece.records))
+        if refused is not None:
+            raise ApiError(refused)
         return is_read
 
     def close(self) -> None:

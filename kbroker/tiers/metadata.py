@@ -98,12 +98,14 @@ class MetadataShard:
         return segment_record(*owner, segment)
 
     def advance(
-        self, owner: Owner, segment_id: bytes, state: SegmentState, now_ms: int, custom: bytes | None = None
+        self, owner: Owner, segment: RemoteSegment, state: SegmentState, now_ms: int, custom: bytes | None = None
     ) -> MetadataRecord | None:
-        """Give a segment its next state."""
+        """Give a segment its next state, if it still has the state that the caller knows."""
         known = self.partitions.get(owner[1:])
-        segment = None if known is None else known.get(segment_id)
-        if segment is None or segment.state is state or not may_become(segment.state, state):
+        present = None if known is None else known.get(segment.id)
+        if present is None or present.state is not segment.state:
+            return None
+        if segment.state is state or not may_become(segment.state, state):
             return None
         if known is not None and known.deletion is not None and state is SegmentState.COPY_SEGMENT_FINISHED:
             return None

@@ -2,7 +2,7 @@
 
 Owns the choice of the partitions, the time of their rounds, and the reader. Also owns the deletion of two kinds of
 remote segments: the segments of deleted topics, and the segments of topics that no longer use remote storage, if this
-broker does not lead the partition. Never copies: copying.py does.
+broker does not host the partition. Never copies: copying.py does.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Tiers:
                 if followed.is_due and followed.owner != self._cleaned:
                     task = self._rounds[followed] = loop.create_task(followed.round())
                     task.add_done_callback(lambda _task, done=followed: self._rounds.pop(done, None))  # type: ignore[misc]
-                    begun += 1
+                    begun += followed.partition.leading  # a follower's round does nothing long
             self._turns.append(followed)
         now_ms = self.shared.clock.monotonic_ms()
         if now_ms >= self._clean_ms and (self._cleaning is None or self._cleaning.done()):

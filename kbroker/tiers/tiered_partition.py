@@ -10,12 +10,13 @@ with the end offset that a round sets.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 from kbroker.failpoints import passed
 from kbroker.long_work import each, in_slices, turn
 from kbroker.partition import Partition
-from kbroker.protocol.errors import ApiError
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.remote.object_format import ObjectName
 from kbroker.remote.segment import RemoteSegment, SegmentState
 from kbroker.remote.segments import RemoteSegments
@@ -31,6 +32,7 @@ NOWHERE: Final = 2**63 - 1
 _COPIES_A_ROUND: Final = 20
 _LINGERING_MS: Final = 3_000
 """The time in ms for which the store may continue an abandoned call."""
+_DOUBT_MS: Final = 60_000
 _FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
 
 
@@ -46,6 +48,8 @@ class TieredPartition:
         self._pause_ms = 0.0
         self._is_wanted_again = False
         self._was_leading = partition.leading
+        self._doubted_from = 0.0
+        """The time at which no remote segment was known, although the log says that there are some; otherwise 0."""
         self.error = ""
         """The error of the last round; empty after a success."""
 
@@ -134,6 +138,15 @@ class TieredPartition:
             await self._copy_due()
         await self._expire()
 
+    def _doubts(self) -> bool:
+        """Whether to wait before earlier records count as lost.
+
+        The records about segments may come from a broker that does not know yet that it leads no more.
+        """
+        now_ms = self._shared.clock.monotonic_ms()
+        self._doubted_from = self._doubted_from or now_ms
+        return now_ms < self._doubted_from + _DOUBT_MS
+
     async def _follow(self, segments: RemoteSegments) -> None:
         """Learn at a follower which segments are copied. The leader determines the first offset of the remote part."""
         partition_log = self.partition.log
@@ -178,10 +191,16 @@ class TieredPartition:
             await self._shared.sync_metadata(self._shared.metadata.place(self.owner))
         # Without remote records only the local log exists: earlier records do not reappear.
         known = partition_log.log_start_offset if tier.start_offset == NOWHERE else tier.start_offset
+        if end < partition_log.log_start_offset and end and not partition_log.config.copies:
+            known = partition_log.log_start_offset  # the records in between have left the disk without a copy
         tier.end_offset = end
         tier.size = segments.size(_FINISHED)
         # Leader epochs may be wrong, so also keep segments that the log's epochs do not reach.
         starts = [found.start_offset for found in (first, segments.first()) if found is not None]
+        if starts or known == partition_log.log_start_offset:
+            self._doubted_from = 0.0
+        elif self._doubts():
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no remote segment is known, although there were some")
         tier.start_offset = max(known, min(starts)) if starts else NOWHERE
 
     async def _end(self, segments: RemoteSegments, first: RemoteSegment | None) -> int:
@@ -191,11 +210,19 @@ class TieredPartition:
             return 0  # there are local records before the copied records
         entries = partition_log.leader_epochs.entries
         ends = [*(start for _, start in entries[1:]), partition_log.log_end_offset]
+        # Local records may leave the disk only if each of them is found. A copy of other bounds can leave a gap.
+        at = begin = partition_log.log_start_offset
+        for (epoch, start), epoch_end in zip(entries, ends, strict=bool(entries)):
+            while start <= at < epoch_end and (found := segments.find(epoch, at)) is not None:
+                at = min(found.end_in_epoch(epoch) + 1, epoch_end)
+                await turn
+        if at > begin:
+            return at
         for (epoch, _), epoch_end in reversed([*zip(entries, ends, strict=bool(entries))]):
             last = segments.last(epoch)
             await turn
             if last is not None:
-                return min(last.end_in_epoch(epoch) + 1, epoch_end)
+                return min(last.end_in_epoch(epoch) + 1, epoch_end, begin)
         return 0
 
     async def _first(self, segments: RemoteSegments) -> RemoteSegment | None:
@@ -327,9 +354,9 @@ class TieredPartition:
 
 async def delete_segment(shared: Shared, owner: Owner, segment: RemoteSegment) -> None:
     """Delete a segment that no client may read any more. Raises StoreError and ApiError; a later round then retries."""
-    if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
-        started = SegmentState.DELETE_SEGMENT_STARTED
-        if not await shared.metadata.decide(owner, lambda shard, now: shard.advance(owner, segment.id, started, now)):
+    started, finished = SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED
+    if segment.state is not started:
+        if not await shared.metadata.decide(owner, lambda shard, now: shard.advance(owner, segment, started, now)):
             return  # the segment has another state by now
     # Without this sync, a loss of power could restore the segment's record without its object.
     await shared.sync_metadata(shared.metadata.place(owner))
@@ -337,8 +364,8 @@ async def delete_segment(shared: Shared, owner: Owner, segment: RemoteSegment) -
     async with shared.deletions:
         await shared.store.delete(object_name(shared, owner, segment), deadline_s=shared.deadline_s)
     passed("tiers.deleted")
-    finished = SegmentState.DELETE_SEGMENT_FINISHED
-    await shared.metadata.decide(owner, lambda shard, now: shard.advance(owner, segment.id, finished, now))
+    begun = replace(segment, state=started)
+    await shared.metadata.decide(owner, lambda shard, now: shard.advance(owner, begun, finished, now))
     shared.counts.deleted += 1
 
 

@@ -1,7 +1,7 @@
 """Kafka's rules of remote segments, said as plainly as possible: everything is searched, nothing is indexed.
 
-With `loses`, a segment that a shorter copy with the same start replaces is no longer listed in its epoch, as in Apache
-Kafka 4.4.
+With `loses`, a shorter copy with the same start replaces a segment, which is no longer listed in its epoch, as in Apache
+Kafka 4.4. Otherwise the shorter copy replaces nothing.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ class NaiveSegments:
             for later in [each for each in readable if each >= start]:
                 others.add(readable.pop(later))
         elif start in readable and not self.loses:
+            if self.known[readable[start]].end_in_epoch(epoch) > end:
+                others.add(segment.id)
+                return
             others.add(readable[start])
         readable[start] = segment.id
         others.discard(segment.id)

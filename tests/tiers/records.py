@@ -44,6 +44,8 @@ class MemorySource:
         """Whether the leaders know the ends of the committed records."""
         self.refusal = ErrorCode.NONE
         """The result of all writes, which then write nothing."""
+        self.fails_after = ErrorCode.NONE
+        """The result of all writes, which nevertheless write."""
         self.is_deaf = False
         """Whether reads return nothing."""
         self.created = 0
@@ -91,4 +93,4 @@ class MemorySource:
         await asyncio.sleep(0)
         if self.refusal is ErrorCode.NONE:
             self.topic.append(partition, bytes(batch))
-        return self.refusal
+        return self.refusal or self.fails_after

@@ -40,8 +40,10 @@ class Brokers:
         return await self.brokers[broker].decide(OWNER, lambda shard, _now: shard.begin_copy(OWNER, segment(number)))
 
     async def advance(self, broker: int, number: int, state: SegmentState, custom: bytes | None = None) -> bool:
+        """Give a segment the next state after the one that the broker knows."""
+        known = self.brokers[broker].segments(OWNER).get(segment(number).id) or segment(number)
         return await self.brokers[broker].decide(
-            OWNER, lambda shard, now: shard.advance(OWNER, segment(number).id, state, now, custom)
+            OWNER, lambda shard, now: shard.advance(OWNER, known, state, now, custom)
         )
 
     def state(self, broker: int, number: int) -> SegmentState | None:
@@ -112,6 +114,35 @@ def test_only_one_of_two_contradicting_decisions_takes_effect(first: int) -> Non
             each.is_deaf = False
         assert await asyncio.gather(*decisions) == [True, False]
         await brokers.both(1, DELETING if first else FINISHED)
+
+    told(story)
+
+
+def test_a_copy_that_has_become_readable_is_not_deleted_as_unfinished() -> None:
+    """A round lists the unfinished copies, and deletes one after the other. Meanwhile a copy may become readable."""
+
+    async def story(brokers: Brokers) -> None:
+        assert await brokers.begin_copy(0, 1)
+        assert await brokers.advance(0, 1, FINISHED, b"footer")
+        await brokers.both(1, FINISHED)
+        assert not await brokers.brokers[1].decide(
+            OWNER, lambda shard, now: shard.advance(OWNER, segment(1), DELETING, now)
+        )
+        assert brokers.state(0, 1) is FINISHED
+
+    told(story)
+
+
+def test_a_record_that_may_be_written_is_not_decided_again() -> None:
+    """A second decision would meet the first one's effect, and look like a refusal."""
+
+    async def story(brokers: Brokers) -> None:
+        assert await brokers.begin_copy(0, 1)
+        brokers.sources[0].fails_after = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(ApiError) as raised:
+            await brokers.advance(0, 1, FINISHED, b"footer")
+        assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await brokers.both(1, FINISHED)
 
     told(story)
 
@@ -243,7 +274,10 @@ def test_a_new_topic_is_read_anew_and_no_decision_waits_for_the_former() -> None
         brokers.topic.ends = [0] * 4
         brokers.sources[0].is_deaf = False
         assert len(await known(brokers.brokers[0], OWNER)) == 0
-        assert await decision
+        with pytest.raises(ApiError) as raised:
+            await decision
+        assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+        assert await brokers.begin_copy(0, 2)
         assert brokers.state(0, 2) is STARTED
 
     told(story)

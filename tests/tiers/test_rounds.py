@@ -16,8 +16,10 @@ from kbroker.log.segment.segment import Segment
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.remote.segment import DeleteState, SegmentState
 from kbroker.tiers import copying
+from kbroker.tiers.followed_metadata import RemoteMetadata
 from kbroker.tiers.tiered_partition import delete_segment
 from tests.log.builders import HOUR, NOW
+from tests.tiers.records import MemorySource, Topic
 from tests.tiers.world import SIZE, TIERED, World
 
 OFF = replace(TIERED, remote_storage_enable=False, remote_log_delete_on_disable=True, local_retention_bytes=-2)
@@ -292,6 +294,69 @@ def test_a_follower_learns_what_is_copied_and_begins_no_epoch(tmp_path: Path) ->
         await world.close()
 
     asyncio.run(scenario())
+
+
+def test_a_gap_between_copies_keeps_the_records_on_the_disk(told: Any) -> None:
+    async def story(world: World) -> None:
+        world.append(12)
+        await world.round()
+        assert world.tier.end_offset == 10
+        gone = world.segments.find(0, 4)
+        assert gone is not None
+        await delete_segment(world.shared, world.tiered.owner, gone)
+        world.shared.settings = replace(world.shared.settings, copy_rate=1)
+        world.shared.copy_after = 1e18  # nothing is copied for now
+        await world.round()
+        assert world.tier.end_offset == 4
+        world.retain()
+        assert world.log.log_start_offset == 4
+
+    told(story)
+
+
+def test_a_shorter_copy_with_the_same_start_replaces_no_longer_one(told: Any) -> None:
+    """A new leader may have other segments. Followers have removed what the longer copy has."""
+
+    async def story(world: World) -> None:
+        world.append(8)
+        await world.round()
+        assert world.tier.end_offset == 6
+        longer = world.segments.find(0, 2)
+        assert longer is not None
+        await copying.copy_segment(world.shared, world.tiered.owner, world.log, world.log.segments[1], 3)
+        assert world.segments.find(0, 3) == longer
+        await world.round()
+        assert world.objects == [0, 2, 4]
+        assert world.segments.find(0, 3) == longer
+
+    told(story)
+
+
+def test_earlier_records_are_not_lost_because_nobody_names_them_for_a_moment(told: Any) -> None:
+    """Remote segments before the log's start are deleted: a wrong start would delete all of them."""
+
+    async def story(world: World) -> None:
+        world.append(12)
+        await world.round()
+        world.retain()
+        known = dict(world.segments._packed)
+        assert (world.log.earliest_offset, world.log.log_start_offset) == (0, 8)
+        metadata, world.shared.metadata = (
+            world.shared.metadata, RemoteMetadata(1, MemorySource(Topic()), world.clock),
+        )  # fmt: skip
+        await world.load()
+        for _ in range(3):
+            world.clock.ms += 10_000
+            await world.tiered.round()
+            assert "no remote segment is known" in world.tiered.error
+            assert world.log.earliest_offset == 0
+        world.shared.metadata.close()
+        world.shared.metadata = metadata
+        await world.round()
+        assert dict(world.segments._packed) == known
+        assert world.log.earliest_offset == 0
+
+    told(story)
 
 
 def test_wrong_leader_epochs_delete_nothing(tmp_path: Path) -> None:
