@@ -65,6 +65,7 @@ def new_tiers(
         logs.save_log_starts,
         sync,
         use_of,
+        config.get_int("log.segment.delete.delay.ms") if config.in_cluster else 0,
         asyncio.Semaphore(settings.copies_at_once),
         asyncio.Semaphore(settings.deletes_at_once),
     )
@@ -87,7 +88,14 @@ def use_in(state: ClusterState, owner: Owner) -> Use:
     topic = state.topics.get(state.topic_names.get(owner.topic_id, ""))
     if topic is None:
         return Use.DELETED
-    return Use.ON if uses_remote_storage(topic.configs) else Use.OFF
+    return _use_by(topic.configs)
+
+
+def _use_by(configs: Mapping[str, str]) -> Use:
+    """Return the use by a topic's own configs. Segments are deleted only if the configs say so."""
+    if uses_remote_storage(configs):
+        return Use.ON
+    return Use.OFF if configs.get("remote.log.delete.on.disable", "").strip().lower() == "true" else Use.ON
 
 
 async def use_in_tree(tree: MetadataTree, state: ClusterState, owner: Owner) -> Use:
@@ -106,7 +114,7 @@ async def use_in_tree(tree: MetadataTree, state: ClusterState, owner: Owner) -> 
         own = {} if configs is None else read(configs_path, configs.data, decode_configs)
     except (Unreachable, Denied, Unreadable) as error:
         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"ZooKeeper does not return {path}: {error}") from None
-    return Use.ON if uses_remote_storage(own) else Use.OFF
+    return _use_by(own)
 
 
 def check_tiers(config: BrokerConfig, configs: Mapping[str, Mapping[str, str]]) -> None:

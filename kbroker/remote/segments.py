@@ -9,8 +9,8 @@ the epoch are unreferenced: their copy or deletion is not complete, or a better 
 segments must be deleted.
 
 Sources: RemoteLogMetadataCache and RemotePartitionMetadataStore of Apache Kafka 4.4 (KIP-405). One difference: in Kafka
-a shorter copy with the same start replaces a segment. Then lookups find only a part of the records, although brokers may
-have removed all of them from their disks. Here the shorter copy becomes unreferenced.
+a shorter copy with the same start replaces a segment. Then lookups find only a part of the records, although brokers
+may have removed all of them from their disks. Here the shorter copy becomes unreferenced.
 """
 
 from __future__ import annotations

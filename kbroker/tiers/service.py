@@ -50,6 +50,8 @@ class Tiers:
         """The followed partitions in the order in which ticks check them."""
         self._cleaning: asyncio.Task[None] | None = None
         self._cleaned: Owner | None = None
+        self._unneeded: dict[Owner, tuple[Use, float]] = {}
+        """The partitions with unneeded segments, and the monotonic time in ms since which this is known."""
         self._clean_ms = 0.0
         self._clean_fails = 0
         self._is_closed = False
@@ -175,8 +177,14 @@ class Tiers:
         A followed partition deletes its segments itself when its topic does not use remote storage any more.
         """
         use = await self.shared.use_of(owner)
+        now_ms = self.shared.clock.monotonic_ms()
+        if use is Use.ON or self._unneeded.get(owner, (Use.ON, 0.0))[0] is not use:
+            self._unneeded.pop(owner, None)
+        if use is Use.ON or now_ms < self._unneeded.setdefault(owner, (use, now_ms))[1] + self.shared.grace_ms:
+            return
         if use is Use.DELETED:
             await self._delete_partition(owner)
+            del self._unneeded[owner]
         elif use is Use.OFF and not self._is_followed(owner):
             for each in self.shared.metadata.segments(owner).all():
                 if await self.shared.use_of(owner) is not Use.OFF or self._is_followed(owner):

@@ -61,6 +61,8 @@ class Shared:
     """
     use_of: Callable[[Owner], Awaitable[Use]]
     """Returns how a partition uses remote storage, from the place that decides it. Raises ApiError."""
+    grace_ms: int
+    """The time in ms for which a topic must be deleted, or without remote storage, before its segments are deleted."""
     copies: asyncio.Semaphore
     deletions: asyncio.Semaphore
     deadline_s: float = 30.0

@@ -355,9 +355,10 @@ class TieredPartition:
 async def delete_segment(shared: Shared, owner: Owner, segment: RemoteSegment) -> None:
     """Delete a segment that no client may read any more. Raises StoreError and ApiError; a later round then retries."""
     started, finished = SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED
-    if segment.state is not started:
-        if not await shared.metadata.decide(owner, lambda shard, now: shard.advance(owner, segment, started, now)):
-            return  # the segment has another state by now
+    if segment.state is not started and not await shared.metadata.decide(
+        owner, lambda shard, now: shard.advance(owner, segment, started, now)
+    ):
+        return  # the segment has another state by now
     # Without this sync, a loss of power could restore the segment's record without its object.
     await shared.sync_metadata(shared.metadata.place(owner))
     passed("tiers.deletion_announced")

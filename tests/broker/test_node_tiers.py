@@ -46,7 +46,7 @@ async def tree(topic_id: bytes | None, configs: dict[str, str] | None) -> Memory
     [
         (UNKNOWN, ID, ON, Use.ON),
         (UNKNOWN, ID, OFF, Use.OFF),
-        (UNKNOWN, ID, {}, Use.OFF),
+        (UNKNOWN, ID, {}, Use.ON),  # the configs may be unknown yet
         (UNKNOWN, None, None, Use.DELETED),
         (UNKNOWN, OTHER, ON, Use.DELETED),
         (UNKNOWN, None, ON, Use.ON),  # an old broker has written the znode without an id

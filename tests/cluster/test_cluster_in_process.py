@@ -66,6 +66,19 @@ def test_brokers_stop_soon_when_zookeeper_is_gone(monkeypatch):
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.long
+def test_the_last_broker_does_not_wait_for_others(monkeypatch, caplog):
+    monkeypatch.setattr(controlled_shutdown, "_ALONE_SECONDS", 0.2)
+    slow = {**FAST, "controlled.shutdown.retry.backoff.ms": 20_000}
+    with Cluster(brokers=2, config=slow) as cluster:
+        cluster.topics.create("orders", partitions=2, replication_factor=2)
+        cluster.brokers[1].stop()
+        began = time.monotonic()
+        cluster.brokers[2].stop()
+        assert time.monotonic() - began < 20
+    assert "given up, as there is no other broker" in caplog.text
+
+
 def test_a_follower_tells_of_its_own_log():
     """As Apache Kafka does: about its producers, and about its offsets for debugging clients (replica id -2)."""
     with Cluster(brokers=2, config=FAST) as cluster:

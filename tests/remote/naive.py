@@ -1,7 +1,7 @@
 """Kafka's rules of remote segments, said as plainly as possible: everything is searched, nothing is indexed.
 
-With `loses`, a shorter copy with the same start replaces a segment, which is no longer listed in its epoch, as in Apache
-Kafka 4.4. Otherwise the shorter copy replaces nothing.
+With `loses`, a shorter copy with the same start replaces a segment, which is no longer listed in its epoch, as in
+Apache Kafka 4.4. Otherwise the shorter copy replaces nothing.
 """
 
 from __future__ import annotations

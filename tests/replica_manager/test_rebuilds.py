@@ -6,10 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from kbroker.log.producers.producer_snapshots import encode_snapshot
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.long_work import whole
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.replica_manager import fetcher
+from kbroker.replica_manager.followed import list_offsets
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.tiers.earlier_state import EarlierState
 from tests.replica_manager.cluster import Cluster
@@ -27,7 +32,7 @@ class Store:
         self.failures = 0
         self.may_answer = asyncio.Event()
         self.may_answer.set()
-        self.producers = b""
+        self.producers = encode_snapshot([])
 
     async def state(self, _partition: ReplicatedPartition, epoch: int, offset: int) -> EarlierState:
         self.asked.append((epoch, offset))
@@ -92,6 +97,59 @@ def test_a_store_that_fails_is_asked_again_and_delays_no_other_partition(play: C
         store.may_answer.set()
         await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
         assert store.asked == [(0, start - 1)] * 4
+
+    play(test, log=LOG)
+
+
+def test_the_failure_of_another_partition_on_the_way_to_its_offsets_stops_no_rebuild(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = []
+
+    async def fail_once(*args: Any) -> Any:
+        if not failed:
+            failed.append(args)
+            raise PeerUnavailable("for a moment")
+        return await list_offsets(*args)
+
+    async def test(cluster: Cluster) -> None:
+        store = Store()
+        cluster.earlier_state = store.state
+        start = await tier(cluster)
+        await cluster.create("other", replicas=(1, 2))
+        for _ in range(5):
+            await cluster.produce(b"other", topic="other")
+        for each in (1, 2):
+            cluster.nodes[each].partition("other").log.advance_log_start(3)
+        monkeypatch.setattr(fetcher, "list_offsets", fail_once)
+        for key in (("t", 0), ("other", 0)):
+            cluster.partitions[key].replicas = (1, 2, 3)
+            cluster.elect(key, keep=True)
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3} == set(cluster.partitions["other", 0].isr))
+        assert failed
+        assert cluster.nodes[3].partition().log.log_start_offset == start
+        assert cluster.nodes[3].partition("other").log.log_start_offset == 3
+
+    play(test, log=LOG)
+
+
+def test_a_rebuild_that_a_crash_has_interrupted_begins_again(play: Callable[..., None]) -> None:
+    """Otherwise the log would continue without producers and leader epochs."""
+
+    async def test(cluster: Cluster) -> None:
+        store = Store()
+        cluster.earlier_state, store.failures = store.state, 1 << 30
+        start = await tier(cluster)
+        add_replica(cluster)
+        await cluster.until(lambda: store.asked)
+        log = cluster.nodes[3].partition().log
+        log.truncate_fully(start)
+        assert log.lacks_earlier_state
+        store.failures = 0
+        cluster.elect(("t", 0), keep=True)  # the follower begins again
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
+        assert not log.lacks_earlier_state
+        assert log.leader_epochs.entries[0] == (0, 0)
 
     play(test, log=LOG)
 

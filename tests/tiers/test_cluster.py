@@ -108,7 +108,7 @@ def test_a_follower_without_its_disk_continues_behind_the_remote_records(cluster
     log = hosted(follower).log
     assert 0 == log.earliest_offset < log.log_start_offset
     others = [each for each in cluster.brokers.values() if each is not follower]
-    like = [each for each in others if hosted(each).leading][0]
+    like = next(each for each in others if hosted(each).leading)
     assert log.producers.entries.keys() == hosted(like).log.producers.entries.keys()
     assert log.proven_epochs().entries == hosted(like).log.proven_epochs().entries
     alter(cluster, min_insync_replicas="1")

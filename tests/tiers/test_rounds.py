@@ -314,6 +314,23 @@ def test_a_gap_between_copies_keeps_the_records_on_the_disk(told: Any) -> None:
     told(story)
 
 
+def test_a_gap_of_records_without_a_copy_begins_the_log_behind_it(told: Any) -> None:
+    """Without copies, local retention removes records that no copy has. A follower leaves the start to its leader."""
+
+    async def story(world: World) -> None:
+        world.append(12)
+        await world.round()
+        world.log.config = replace(TIERED, remote_log_copy_disable=True)
+        world.tier.is_led = False
+        world.append(12)
+        world.retain()
+        assert (world.log.earliest_offset, world.log.log_start_offset, world.tier.end_offset) == (0, 20, 10)
+        await world.round()
+        assert (world.log.earliest_offset, world.objects) == (20, [])
+
+    told(story)
+
+
 def test_a_shorter_copy_with_the_same_start_replaces_no_longer_one(told: Any) -> None:
     """A new leader may have other segments. Followers have removed what the longer copy has."""
 

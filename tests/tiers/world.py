@@ -62,7 +62,7 @@ class World:
         self.shared = Shared(
             1, SETTINGS, open_store(f"file://{self.store}"), "",
             RemoteMetadata(1, MemorySource(self.topic), self.clock), self.clock, lambda _partition: True, lambda: None,
-            self._sync, self._use_of, asyncio.Semaphore(1), asyncio.Semaphore(1),
+            self._sync, self._use_of, 0, asyncio.Semaphore(1), asyncio.Semaphore(1),
         )  # fmt: skip
         self.tiered = TieredPartition(self.partition, self.shared)
         self.reader = RemoteReader(self.shared, str(directory / "chunks"))
