@@ -74,12 +74,12 @@ def objects(store: Path) -> list[str]:
     return [path for path in found if "/broker-state/" not in path]
 
 
-def check_store(broker: Failing, store: Path) -> None:
+def check_store(data_dir: Path, store: Path) -> None:
     """Compare all objects with their records, and with their checksums: none is missing, damaged or an orphan."""
-    command = [sys.executable, "-m", "kbroker", "log", "check", str(broker.data_dir), "--from", f"file://{store}"]
+    command = [sys.executable, "-m", "kbroker", "log", "check", str(data_dir), "--from", f"file://{store}"]
     done = subprocess.run([*command, "--deep", "--json"], capture_output=True, check=False, timeout=PATIENCE_S)
     found = json.loads(done.stdout)
-    assert not [each for each in found if not each["file"].startswith(str(broker.data_dir))], found
+    assert not [each for each in found if not each["file"].startswith(str(data_dir))], found
 
 
 def test_nothing_is_lost_over_kills(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_nothing_is_lost_over_kills(tmp_path: Path) -> None:
         left = read_all(broker.bootstrap, SHORT, begin, number)
         kept = start_offset(broker.bootstrap, SHORT, EARLIEST)  # retention may go on while the consumer reads
         in_store = len(objects(store))
-        check_store(broker, store)
+        check_store(broker.data_dir, store)
         assert not failed
         assert sorted(acked) == list(range(1, number + 1))
         assert found == [(offset, offset + 1) for offset in range(number)]

@@ -27,7 +27,7 @@ from compat_tests.wire.client import WireClient
 from kbroker.embed_cluster import Cluster
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.crash.test_tiers import FAILPOINTS, KEPT, SHORT, TIERED, objects, settings
+from tests.crash.test_tiers import FAILPOINTS, KEPT, SHORT, TIERED, check_store, objects, settings
 from tests.figures import figure
 from tests.tries import FORM
 
@@ -205,6 +205,8 @@ def test_nothing_is_lost_over_fail_overs(tmp_path: Path) -> None:
                 each.start()
         until(is_same, "all replicas have all records")
         in_store = len(objects(store))
+        for broker in cluster.brokers.values():
+            check_store(Path(broker.data_dir), store)
         delete_all(cluster.bootstrap_servers, store)
     figure(f"{FAULTS} fail-overs under remote storage", f"{load.count} records, {in_store} objects, {dict(counts)}")
 
@@ -263,6 +265,8 @@ def test_nothing_is_lost_over_kills_of_processes(
             cluster.start(stopped)
         cluster.wait_until_in_sync()
         in_store = len(objects(store))
+        for each in cluster.node_ids:
+            check_store(cluster.data_dir(each), store)
         delete_all(cluster.bootstrap, store)
         logs = "\n".join(cluster.log_tail(each) for each in cluster.node_ids)
     assert "Traceback" not in logs, logs
