@@ -233,7 +233,7 @@ def test_nothing_is_lost_over_kills_of_processes(
         load = Load(cluster.bootstrap, seed)
         for _ in range(KILLS):
             time.sleep(rng.uniform(0.3, 1.5))
-            killed = cluster.wait_for_leader(KEPT, 0) if rng.random() < 0.6 else rng.choice(cluster.serving())
+            killed = cluster.wait_for_leader(KEPT, 0) if rng.random() < 0.6 else rng.choice(cluster.serving)
             how = rng.choice(("moment", "failpoint", "disk"))
             if how == "disk":
                 cluster.wait_until_in_sync()
