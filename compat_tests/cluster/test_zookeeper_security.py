@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from compat_tests.clients.common import wait_for
+from compat_tests.clients.confluent.tools import metadata
 from compat_tests.cluster.tools import QUIET
 from compat_tests.harness.brokers import BrokerProcess, KBroker, free_port
 from compat_tests.harness.certificates import Authority
@@ -112,7 +113,7 @@ def stranger(secured: Secured) -> Iterator[KazooClient]:
 def create(bootstrap: str, topic: str, factor: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     # A Java broker that has just started knows no controller for a moment, and librdkafka would wait for one in vain.
-    wait_for("the controller", lambda: admin.list_topics(timeout=10).controller_id >= 0, DEADLINE_S)
+    wait_for("the controller", lambda: (found := metadata(admin)) and found.controller_id >= 0, DEADLINE_S)
     admin.create_topics([NewTopic(topic, 1, factor)], operation_timeout=DEADLINE_S)[topic].result(DEADLINE_S)
 
 

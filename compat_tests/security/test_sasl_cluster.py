@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from compat_tests.clients.confluent.tools import metadata
 from compat_tests.harness.brokers import BrokerProcess, KBroker, free_port
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from compat_tests.security.sasl_brokers import SCRAM
@@ -101,7 +102,7 @@ def until(what: str, holds: Callable[[], Any]) -> None:
 
 def test_each_follows_the_other(both: dict[str, BrokerProcess]) -> None:
     admin = AdminClient(client(both["kbroker"].bootstrap))
-    until("both live", lambda: len(admin.list_topics(timeout=5).brokers) == 2)
+    until("both live", lambda: (found := metadata(admin)) and len(found.brokers) == 2)
     new = NewTopic("both", 2, replica_assignment=[[1, 2], [2, 1]], config={"min.insync.replicas": "2"})
     admin.create_topics([new])["both"].result(PATIENCE_S)
     failed: list[Any] = []

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat_tests.clients.common import wait_for
+from compat_tests.clients.confluent.tools import metadata
 from compat_tests.harness.brokers import KBroker, free_port
 from compat_tests.harness.certificates import Authority
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
@@ -49,7 +50,7 @@ def test_they_replicate_to_each_other(kafka39_libs: Path, tmp_path: Path) -> Non
         with java, Both(tmp_path / "kbroker", {**settings, **connect}) as kbroker:
             client = {"bootstrap.servers": f"{java.bootstrap},{kbroker.bootstrap}"}
             admin = AdminClient(client)
-            wait_for("both brokers", lambda: len(admin.list_topics(timeout=10).brokers) == 2)
+            wait_for("both brokers", lambda: (found := metadata(admin)) and len(found.brokers) == 2)
             admin.create_topics([NewTopic("orders", 4, 2)])["orders"].result(30)
 
             def in_sync() -> bool:

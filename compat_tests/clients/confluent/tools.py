@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from compat_tests.clients.common import T0, WAIT_S, wait_for
 
@@ -19,6 +19,14 @@ QUIET = {"retry.backoff.ms": 50, "enable.metrics.push": False, "log_level": 0}
 def admin(bootstrap: str) -> AdminClient:
     """Return an admin client. A caller that drops it before its futures are done never sees them done."""
     return AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+
+
+def metadata(client: AdminClient) -> ClusterMetadata | None:
+    """Return the cluster's metadata; None while a broker that has just started knows no brokers (`_PARTIAL`)."""
+    try:
+        return client.list_topics(timeout=WAIT_S)
+    except KafkaException:
+        return None
 
 
 def error_name(error: KafkaError | None) -> str | None:
