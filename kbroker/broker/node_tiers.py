@@ -51,8 +51,9 @@ def new_tiers(
         raise ConfigError(str(error)) from None
 
     async def sync(index: int) -> None:
-        if not config.in_cluster:
-            await synced(replicas.leader(REMOTE_LOG_METADATA_TOPIC, index).log, clock.now_ms())
+        partition = replicas.get((REMOTE_LOG_METADATA_TOPIC, index))
+        if partition is not None:
+            await synced(partition.log, clock.now_ms())
 
     shared = Shared(
         config.node_id,

@@ -82,6 +82,11 @@ def without_replica(state: LeaderAndIsr, replica: int, controller_epoch: int) ->
     return _next(state, leader, isr, controller_epoch)
 
 
+def in_sync_without(state: LeaderAndIsr, replicas: Collection[int], controller_epoch: int) -> LeaderAndIsr:
+    """Remove followers from the in-sync replicas."""
+    return _next(state, state.leader, tuple(each for each in state.isr if each not in replicas), controller_epoch)
+
+
 def unchanged(state: LeaderAndIsr, controller_epoch: int) -> LeaderAndIsr:
     """Begin a new leader epoch with the same leader, because the replicas change."""
     return _next(state, state.leader, state.isr, controller_epoch)

@@ -82,10 +82,9 @@ def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
     remote_segments = InternalTopic(
         50, copies, {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
     )
-    if config.in_cluster:  # these records protect data, so one replica alone must not acknowledge them
-        remote_segments = replace(
-            remote_segments, configs={**remote_segments.configs, "min.insync.replicas": str(min(2, copies))}
-        )
+    if config.in_cluster:  # these records protect data: one replica alone must not acknowledge or lose them
+        safe = {"min.insync.replicas": str(min(2, copies)), "unclean.leader.election.enable": "false"}
+        remote_segments = replace(remote_segments, configs={**remote_segments.configs, **safe})
     return {
         OFFSETS_TOPIC: offsets,
         TRANSACTIONS_TOPIC: transactions,

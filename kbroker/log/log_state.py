@@ -472,8 +472,8 @@ class LogState:
     @property
     def lacks_earlier_state(self) -> bool:
         """Whether a log with remote storage is empty, and does not know what came before."""
-        is_empty = self.tier is not None and 0 < self.log_start_offset == self.log_end_offset
-        return is_empty and not self.leader_epochs.entries
+        is_behind_tier = self.earliest_offset < self.log_start_offset == self.log_end_offset
+        return is_behind_tier and not self.leader_epochs.entries
 
     def _require_whole(self) -> None:
         if self._trouble.refusal is not None:
@@ -501,6 +501,8 @@ class LogState:
         self.high_watermark = min(max(self.high_watermark, self.log_start_offset), offset)
         if self.maturity is not None:
             self.maturity.cut(offset)
+        if self.tier is not None:
+            self.tier.end_offset = min(self.tier.end_offset, offset)  # other records may follow, without a copy
         self.leader_epochs.truncate_from_end(offset, sync=False)
         self._snapshots.remove_outside(-1, offset)
         if self._rebuilding is not None:

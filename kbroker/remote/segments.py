@@ -9,8 +9,8 @@ the epoch are unreferenced: their copy or deletion is not complete, or a better 
 segments must be deleted.
 
 Sources: RemoteLogMetadataCache and RemotePartitionMetadataStore of Apache Kafka 4.4 (KIP-405). One difference: in Kafka
-a shorter copy with the same start replaces a segment. Then lookups find only a part of the records, although brokers
-may have removed all of them from their disks. Here the shorter copy becomes unreferenced.
+a shorter copy within the records of a segment hides a part of the segment. Then lookups find only a part of the
+records, although brokers may have removed all of them from their disks. Here the shorter copy becomes unreferenced.
 """
 
 from __future__ import annotations
@@ -112,21 +112,20 @@ class RemoteSegments:
         self._count(known, -1)
         self._keep(segment)
         for epoch, start in segment.epochs:
-            if state is SegmentState.COPY_SEGMENT_FINISHED and not self._has_longer(epoch, start, segment):
+            if state is SegmentState.COPY_SEGMENT_FINISHED and not self._is_covered(epoch, start, segment):
                 self._index.copy_finished(epoch, start, segment.end_in_epoch(epoch), segment_id)
             elif state is SegmentState.DELETE_SEGMENT_STARTED:
                 self._index.delete_started(epoch, start, segment_id)
         return True
 
-    def _has_longer(self, epoch: int, start: int, segment: RemoteSegment) -> bool:
-        """Whether a readable segment has the same start in an epoch, and more records."""
+    def _is_covered(self, epoch: int, start: int, segment: RemoteSegment) -> bool:
+        """Whether a readable segment has all records that another one has in an epoch, and more."""
         found = self._index.floor(epoch, start)
-        known = None if found is None else self._known(found)
-        return (
-            known is not None
-            and start in (at for each, at in known.epochs if each == epoch)
-            and (known.end_in_epoch(epoch) > segment.end_in_epoch(epoch))
-        )
+        if found is None:
+            return False
+        known, end = self._known(found), segment.end_in_epoch(epoch)
+        is_longer = known.end_in_epoch(epoch) > end
+        return is_longer or (known.end_in_epoch(epoch) == end and dict(known.epochs)[epoch] < start)
 
     def delete_partition(self, state: DeleteState) -> bool:
         """Record the state of the partition's deletion. Return False if this transition is not legal.

@@ -19,7 +19,7 @@ from kbroker.peers.interface import Peers
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetcher import Endpoint, Fetcher
 from kbroker.replica_manager.followed import Followed
-from kbroker.replica_manager.rebuilds import EarlierStateOf
+from kbroker.replica_manager.rebuilds import EarlierStateOf, restart_unless_whole
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replica_manager.replication_quota import ReplicationQuota
 from kbroker.replication.following import Condition, Following, certain_end
@@ -81,6 +81,8 @@ class Fetchers:
             return
         partition_log = partition.log
         try:
+            if self._node_id not in partition.isr:
+                restart_unless_whole(partition_log, self._clock.now_ms())
             last_epoch = self._last_epoch(partition_log)
         except Exception as error:  # noqa: BLE001 - logged below, and retried in any case
             if str(error) != logged_error:
@@ -102,8 +104,6 @@ class Fetchers:
 
         Raise OSError or ApiError on failure.
         """
-        if partition_log.lacks_earlier_state:
-            partition_log.truncate_fully(0, self._clock.now_ms())  # then the leader says where to begin
         last_epoch = partition_log.proven_epochs().latest
         end_offset = partition_log.log_end_offset
         cut_at = certain_end(last_epoch, end_offset, partition_log.high_watermark)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from kbroker.clock import Clock
+from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import in_slices
 from kbroker.peers.interface import Peer
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -35,6 +37,15 @@ _AT_ONCE: Final = 4
 
 EarlierStateOf = Callable[[ReplicatedPartition, int, int], Awaitable[EarlierState]]
 """A function of a partition, a leader epoch and an offset: the state behind the remote records up to this offset."""
+
+
+def restart_unless_whole(partition_log: PartitionLog, now_ms: int) -> None:
+    """Begin a log at 0 if its rebuild was interrupted. Then the leader says again where the log begins.
+
+    The log is empty. It must not continue without the producers and leader epochs of the remote records.
+    """
+    if partition_log.lacks_earlier_state:
+        partition_log.truncate_fully(0, now_ms)
 
 
 class Rebuilds:
@@ -104,6 +115,9 @@ class Rebuilds:
 
     def _end(self, followed: Followed, error: Exception | None) -> None:
         if self._is_current(followed):
+            if error is not None:
+                with suppress(OSError, ApiError):  # after such an error the log refuses appends
+                    restart_unless_whole(followed.partition.log, self._clock.now_ms())
             self._ended(followed, error)
 
     def _forget(self, key: Key, done: asyncio.Task[None]) -> None:

@@ -123,6 +123,12 @@ class _Copy:
         self.waiting: dict[bytes, list[asyncio.Future[bool]]] = {}
         """The writes whose record was not replayed yet, by the record's value."""
 
+    def fail(self, code: ErrorCode) -> None:
+        """End the waits for records with an error."""
+        for replayed in (each for some in self.waiting.values() for each in some if not each.done()):
+            replayed.set_exception(ApiError(code))
+            replayed.exception()  # the writer may still wait for its write
+
     @property
     def is_whole(self) -> bool:
         return self.goal is not None and self.position >= self.goal
@@ -167,7 +173,9 @@ class RemoteMetadata:
                     shard = self._copy(index).shard
                 except ApiError:
                     continue
-                found += [Owner(shard.names[key], *key) for key in shard.partitions]
+                for key, segments in shard.partitions.items():
+                    if len(segments) or segments.deletion is not None:
+                        found.append(Owner(shard.names[key], *key))
         return found
 
     async def decide(self, owner: Owner, decision: Decision) -> bool:
@@ -230,8 +238,7 @@ class RemoteMetadata:
         before = self._copies.get(index)
         copy = self._copies[index] = _Copy(index, self._source.topic_id(), self._broker_id)
         if before is not None:
-            for replayed in (each for some in before.waiting.values() for each in some if not each.done()):
-                replayed.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT))
+            before.fail(ErrorCode.REQUEST_TIMED_OUT)
         self.tick()
         return copy
 
@@ -291,14 +298,15 @@ class RemoteMetadata:
             raise ApiError(refused)
         return is_read
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop reading, and end all waits."""
         self._closed = True
-        for task in self._tasks.values():
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        for replayed in (each for copy in self._copies.values() for some in copy.waiting.values() for each in some):
-            if not replayed.done():
-                replayed.set_exception(ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        for copy in self._copies.values():
+            copy.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _replay(copy: _Copy, records: memoryview) -> None:

@@ -151,8 +151,10 @@ class Tiers:
 
     async def _clean(self) -> None:
         """Delete the remote segments of deleted topics, and of topics without remote storage."""
-        failed = None
-        for owner in self.shared.metadata.led():
+        failed, led = None, self.shared.metadata.led()
+        known = set(led)
+        self._unneeded = {owner: since for owner, since in self._unneeded.items() if owner in known}
+        for owner in led:
             await turn
             followed = self._followed.get((owner.topic, owner.partition))
             if followed is not None and followed.owner == owner and followed in self._rounds:
@@ -184,7 +186,6 @@ class Tiers:
             return
         if use is Use.DELETED:
             await self._delete_partition(owner)
-            del self._unneeded[owner]
         elif use is Use.OFF and not self._is_followed(owner):
             for each in self.shared.metadata.segments(owner).all():
                 if await self.shared.use_of(owner) is not Use.OFF or self._is_followed(owner):
@@ -215,6 +216,6 @@ class Tiers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.shared.metadata.close()
+        await self.shared.metadata.close()
         self.reader.close()
         await self.shared.store.close()

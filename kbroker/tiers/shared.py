@@ -55,9 +55,9 @@ class Shared:
     save_log_starts: Callable[[], None]
     """Stores the start offsets of logs, so that deleted records do not reappear after a crash."""
     sync_metadata: Callable[[int], Awaitable[None]]
-    """Syncs a partition of the metadata to the disk of a node that is alone. Raises OSError and ApiError.
+    """Syncs a partition of the metadata to the disk, if this broker has a replica. Raises OSError.
 
-    In a cluster the other replicas protect the records, as in Kafka.
+    In a cluster the other replicas protect the records, too.
     """
     use_of: Callable[[Owner], Awaitable[Use]]
     """Returns how a partition uses remote storage, from the place that decides it. Raises ApiError."""

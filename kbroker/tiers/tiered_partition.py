@@ -32,7 +32,10 @@ NOWHERE: Final = 2**63 - 1
 _COPIES_A_ROUND: Final = 20
 _LINGERING_MS: Final = 3_000
 """The time in ms for which the store may continue an abandoned call."""
+_LOADING_MS: Final = 200
+"""The pause in ms before the next round while the records about segments are being loaded."""
 _DOUBT_MS: Final = 60_000
+"""The time in ms for which a leader does not believe that all remote segments have vanished."""
 _FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
 
 
@@ -77,7 +80,9 @@ class TieredPartition:
         self._was_leading = self.partition.leading
         self._pause_ms = self._shared.settings.interval_ms
         try:
-            await self._round()
+            if not await self._round():
+                self._not_before = self._shared.clock.monotonic_ms() + min(_LOADING_MS, self._pause_ms)
+                return
         except (StoreError, OSError, ApiError) as error:
             self._failed(str(error), _LINGERING_MS if isinstance(error, StoreTooSlowError) else 0)
         except Exception as error:
@@ -116,27 +121,28 @@ class TieredPartition:
         self._fails = min(self._fails + 1, 30)
         self._not_before = self._shared.clock.monotonic_ms() + pause_ms
 
-    async def _round(self) -> None:
+    async def _round(self) -> bool:
+        """Run a round; return False if it must wait until the records about segments are known."""
         tier = self.partition.log.tier
         if tier is None or not self._is_here():
-            return
+            return True
         tier.is_led = self.partition.leading
         try:
             segments = self._shared.metadata.segments(self.owner)
         except ApiError:  # the records are being loaded
-            self._pause_ms = 0
-            return
+            return False
         if not tier.is_led:
             await in_slices(self._follow(segments))
-            return
+            return True
         await in_slices(self._learn(segments))
         if not self.partition.log.config.remote_storage_enable:
             await self._leave(segments)
-            return
+            return True
         await self._remove_useless(segments)
-        if self.partition.log.config.copies:
-            await self._copy_due()
+        if self.partition.log.config.copies and await self._copy_due():
+            await self._remove_useless(segments)  # retention must not count replaced copies
         await self._expire()
+        return True
 
     def _doubts(self) -> bool:
         """Whether to wait before earlier records count as lost.
@@ -157,7 +163,7 @@ class TieredPartition:
             partition_log.tier = None
             return
         await self._restore_epochs(segments)
-        end = await self._end(segments, await self._first(segments))
+        end = await self._end_of_copies(segments)
         if tier.start_offset == NOWHERE and end:
             tier.start_offset = partition_log.log_start_offset  # before local retention moves the log's start
         tier.end_offset, tier.size = end, segments.size(_FINISHED)
@@ -202,6 +208,9 @@ class TieredPartition:
         elif self._doubts():
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no remote segment is known, although there were some")
         tier.start_offset = max(known, min(starts)) if starts else NOWHERE
+
+    async def _end_of_copies(self, segments: RemoteSegments) -> int:
+        return await self._end(segments, await self._first(segments))
 
     async def _end(self, segments: RemoteSegments, first: RemoteSegment | None) -> int:
         """Return the offset before which all segments of this log are copied. `first` is the first copied segment."""
@@ -258,13 +267,14 @@ class TieredPartition:
 
     # -- copying
 
-    async def _copy_due(self) -> None:
+    async def _copy_due(self) -> bool:
+        """Copy segments that are due; return whether there were any."""
         shared, partition_log = self._shared, self.partition.log
         left = _COPIES_A_ROUND
         while self.is_current() and partition_log.config.copies:
             if not left:
                 self._pause_ms = 0  # the next round begins at once; before that, this round applies retention
-                return
+                break
             left -= 1
             tier, segments = partition_log.tier, partition_log.segments
             assert tier is not None
@@ -272,22 +282,24 @@ class TieredPartition:
             segment = segments[place]
             end = segments.end_of(place, partition_log.log_end_offset)
             if segment is segments.active or end > partition_log.last_stable_offset or not self._is_late(place):
-                return
+                break
             if end > partition_log.recovery_point:
-                return  # after a loss of power, other records could get the offsets of the copied records
+                break  # after a loss of power, other records could get the offsets of the copied records
             wait_ms = shared.copy_after - shared.clock.monotonic_ms()
             if wait_ms > 0:
                 self._pause_ms = min(wait_ms, self._pause_ms)
-                return
+                break
             async with shared.copies:
                 if not await copy_segment(shared, self.owner, partition_log, segment, end):
-                    return
+                    break
             shared.counts.copied_bytes += segment.size
             now = shared.clock.monotonic_ms()
             shared.copy_after = max(now, shared.copy_after) + segment.size * 1000 / shared.settings.copy_rate
-            tier.end_offset = end
             tier.start_offset = min(tier.start_offset, max(segment.base_offset, partition_log.log_start_offset))
             tier.size += segment.size
+            known = shared.metadata.segments(self.owner)
+            tier.end_offset = await in_slices(self._end_of_copies(known))
+        return left < _COPIES_A_ROUND
 
     def _is_late(self, place: int) -> bool:
         """Whether a closed segment has reached the age or the lag that the topic requires before a copy (KIP-1241)."""
@@ -329,15 +341,27 @@ class TieredPartition:
             first = await in_slices(self._first(segments))
             if first is None or tier is None:
                 return
-            if first.end_offset >= partition_log.earliest_offset:
+            behind = self._behind(first)
+            if behind > partition_log.earliest_offset:
                 if not (partition_log.config.delete and self._is_expired(first, segments)):
                     return
-                partition_log.advance_log_start(
-                    min(first.end_offset + 1, partition_log.high_watermark), self._shared.clock.now_ms()
-                )
+                partition_log.advance_log_start(min(behind, partition_log.high_watermark), self._shared.clock.now_ms())
                 self.partition.poke()
             await delete_segment(self._shared, self.owner, first)
             await in_slices(self._learn(self._shared.metadata.segments(self.owner)))
+
+    def _behind(self, first: RemoteSegment) -> int:
+        """Return the offset behind the records that a segment shares with this log.
+
+        The segment may have records of a leader epoch that this log has lost.
+        """
+        partition_log = self.partition.log
+        entries, own = partition_log.leader_epochs.entries, dict(first.epochs)
+        at = max(first.start_offset, partition_log.earliest_offset)
+        for (epoch, start), end in zip(entries, [*(start for _, start in entries[1:]), NOWHERE], strict=bool(entries)):
+            if epoch in own and start <= at < end:
+                at = max(at, min(first.end_in_epoch(epoch) + 1, end))
+        return at
 
     def _is_expired(self, first: RemoteSegment, segments: RemoteSegments) -> bool:
         partition_log = self.partition.log

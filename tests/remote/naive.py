@@ -1,7 +1,7 @@
 """Kafka's rules of remote segments, said as plainly as possible: everything is searched, nothing is indexed.
 
-With `loses`, a shorter copy with the same start replaces a segment, which is no longer listed in its epoch, as in
-Apache Kafka 4.4. Otherwise the shorter copy replaces nothing.
+With `loses`, a shorter copy with the same start replaces a segment, which is no longer listed in its epoch, and a copy
+within a segment hides the segment's end, as in Apache Kafka 4.4. Otherwise such copies replace and hide nothing.
 """
 
 from __future__ import annotations
@@ -40,13 +40,17 @@ class NaiveSegments:
     def finish(self, epoch: int, start: int, segment: RemoteSegment) -> None:
         readable, others = self.readable[epoch], self.others[epoch]
         end = segment.end_in_epoch(epoch)
+        before = [at for at in readable if at <= start]
+        if before and not self.loses:
+            at = max(before)
+            covers = self.known[readable[at]].end_in_epoch(epoch)
+            if covers > end or (covers == end and at < start):
+                others.add(segment.id)
+                return
         if epoch not in self.highest or self.highest[epoch] <= end:
             for later in [each for each in readable if each >= start]:
                 others.add(readable.pop(later))
         elif start in readable and not self.loses:
-            if self.known[readable[start]].end_in_epoch(epoch) > end:
-                others.add(segment.id)
-                return
             others.add(readable[start])
         readable[start] = segment.id
         others.discard(segment.id)

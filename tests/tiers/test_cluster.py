@@ -30,11 +30,12 @@ from tests.tiers.test_broker import (
 )
 
 COUNT = 1000
+FAST = {"controlled.shutdown.retry.backoff.ms": "100", "replica.fetch.backoff.ms": "100"}
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    config = {**settings(tmp_path / "store"), "min.insync.replicas": "2", "replica.lag.time.max.ms": "2000"}
+    config = {**settings(tmp_path / "store"), "min.insync.replicas": "2", "replica.lag.time.max.ms": "2000", **FAST}
     with Cluster(3, config, data_dir=tmp_path / "data") as made:
         client = AdminClient({"bootstrap.servers": made.bootstrap_servers})
         client.create_topics([NewTopic(TOPIC, 1, 3, config=TIERED)])[TOPIC].result(PATIENCE_S)
@@ -149,5 +150,5 @@ def test_a_topic_that_leaves_remote_storage_leaves_nothing_there(cluster: Cluste
     until(lambda: all(hosted(each).log.tier is None for each in cluster.brokers.values()))
     start = offset(cluster, EARLIEST)
     assert start == offset(cluster, LOCAL) > 0
-    assert {hosted(each).log.log_start_offset for each in cluster.brokers.values()} == {start}
+    until(lambda: {hosted(each).log.log_start_offset for each in cluster.brokers.values()} == {start})
     assert [each[0] for each in records(cluster, COUNT, start)] == list(range(start, COUNT))

@@ -67,7 +67,7 @@ def told(story: Callable[[Brokers], Awaitable[None]]) -> None:
             await story(brokers)
         finally:
             for each in brokers.brokers:
-                each.close()
+                await each.close()
 
     asyncio.run(scenario())
 
@@ -170,7 +170,7 @@ def test_nothing_is_known_before_the_end_that_the_leader_knows() -> None:
             await asyncio.sleep(0.01)
         source.knows_ends = True
         assert len(await known(third, OWNER)) == 1
-        third.close()
+        await third.close()
 
     told(story)
 
@@ -187,7 +187,7 @@ def test_a_topic_that_is_not_known_has_unknown_segments() -> None:
         assert raised.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert source.created
         assert third.led() == []
-        third.close()
+        await third.close()
 
     told(story)
 
@@ -318,7 +318,7 @@ def test_a_close_ends_all_waits() -> None:
         await asyncio.sleep(0.05)  # the read in progress has ended
         decision = asyncio.ensure_future(brokers.begin_copy(0, 1))
         await asyncio.sleep(0.05)
-        brokers.brokers[0].close()
+        await brokers.brokers[0].close()
         with pytest.raises(ApiError):
             await decision
 

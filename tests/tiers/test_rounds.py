@@ -367,7 +367,7 @@ def test_earlier_records_are_not_lost_because_nobody_names_them_for_a_moment(tol
             await world.tiered.round()
             assert "no remote segment is known" in world.tiered.error
             assert world.log.earliest_offset == 0
-        world.shared.metadata.close()
+        await world.shared.metadata.close()
         world.shared.metadata = metadata
         await world.round()
         assert dict(world.segments._packed) == known

@@ -115,7 +115,7 @@ class World:
         self.log.take_deleted(NOW + 3_600_000, 1000)
 
     async def close(self) -> None:
-        self.shared.metadata.close()
+        await self.shared.metadata.close()
         self.reader.close()
         await self.shared.store.close()
         self.log.close()

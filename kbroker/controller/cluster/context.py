@@ -23,6 +23,8 @@ class State:
 
     value: LeaderAndIsr
     version: int
+    written: int = field(default=-1, compare=False)
+    """The number of the transaction that wrote the state, if this controller has read it; otherwise -1."""
 
 
 @dataclass(frozen=True, slots=True)

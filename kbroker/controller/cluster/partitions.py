@@ -67,7 +67,7 @@ async def read_state(tree: FencedTree, partition: Partition) -> State | None:
     if found is None:
         return None
     try:
-        return State(read(path, found.data, LeaderAndIsr.decode), found.stat.version)
+        return State(read(path, found.data, LeaderAndIsr.decode), found.stat.version, found.stat.modified)
     except Unreadable as error:
         log.error("%s", error)
         return None
@@ -313,6 +313,32 @@ async def take_out(term: Term, replica: int, partitions: Collection[Partition], 
         if state.value.leader == NO_LEADER:
             context.offline.add(partition)
         batch.leadership([each for each in context.assigned(partition) if each != replica], partition)
+
+
+async def take_out_restarted(term: Term) -> None:
+    """Remove brokers that have restarted since a partition's state was written, if another in-sync replica has not.
+
+    The former controller did not see their restart. Such a broker may have lost its disk: as the leader it would make
+    the other replicas delete their records. Apache Kafka 3.9 keeps it as the leader.
+    """
+    context = term.context
+    restarted: dict[Partition, set[int]] = {}
+    async for partition, state in paced(list(context.states.items())):
+        online = [each for each in state.value.isr if context.is_online(each, partition)]
+        later = {each for each in online if 0 <= state.written < context.brokers[each].epoch}
+        if later and len(later) < len(online):
+            restarted[partition] = later
+
+    def decide(partition: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
+        later = restarted[partition]
+        if value.leader in later:
+            online = context.online(partition)
+            return elections.elect_for_shutdown(value, context.assigned(partition), online, later, term.epoch)
+        return elections.in_sync_without(value, later, term.epoch)
+
+    if restarted:
+        log.info("%d partitions had brokers in sync that have restarted since", len(restarted))
+        await change_all(term, restarted, decide)
 
 
 async def unled(term: Term, partitions: Collection[Partition]) -> None:

@@ -12,7 +12,13 @@ import logging
 from kbroker.controller.cluster import deletion, elect_leaders, features, log_dirs, reassignment, topics
 from kbroker.controller.cluster.brokers import open_channel, read_brokers
 from kbroker.controller.cluster.context import Partition
-from kbroker.controller.cluster.partitions import bring_online, mark_leaderless, read_state, take_out
+from kbroker.controller.cluster.partitions import (
+    bring_online,
+    mark_leaderless,
+    read_state,
+    take_out,
+    take_out_restarted,
+)
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.pacing import all_of, paced
 from kbroker.controller.znodes import DELETE_TOPICS
@@ -37,6 +43,7 @@ async def take_over(term: Term) -> None:
     await _remember_deletions(term)
     log.info("Controller of epoch %d: %d brokers, %d partitions", term.epoch, len(context.brokers), len(partitions))
     await term.notify()
+    await take_out_restarted(term)
     await _elect_and_notify(term, partitions)
     taken_up = await reassignment.take_up(term)
     await reassignment.resume(term, except_for=taken_up)

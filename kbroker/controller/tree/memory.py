@@ -116,7 +116,7 @@ class MemoryEnsemble:
             if above.stat.owner:
                 raise Refused(index, change.path, Reason.NO_CHILDREN_FOR_EPHEMERALS)
             self._keep(before, path, parent)
-            self._nodes[path] = _Node(change.data, Stat(number, 0, session if change.ephemeral else 0))
+            self._nodes[path] = _Node(change.data, Stat(number, 0, session if change.ephemeral else 0, -1, number))
             self._nodes[parent].children.add(path.rpartition("/")[2])
             self._nodes[parent].ever += 1
             touched += [(path, False), (parent, True)]
@@ -129,7 +129,7 @@ class MemoryEnsemble:
         if isinstance(change, SetData):
             self._keep(before, path)
             node = self._nodes[path]
-            node.data, node.stat = change.data, replace(node.stat, version=node.stat.version + 1)
+            node.data, node.stat = change.data, replace(node.stat, version=node.stat.version + 1, modified=number)
             touched.append((path, False))
             return Done(path, node.stat)
         if isinstance(change, Delete):

@@ -68,6 +68,8 @@ class Session(Enum):
 class Stat:
     """A node's metadata: `created` is the number of the transaction that created it (czxid).
 
+    `modified` is the number of the transaction that wrote it last (mzxid); -1 if it is unknown.
+
     `version` is 0 at the node's creation and grows by one with each write. `owner` is the session of an ephemeral node,
     else 0.
     """
@@ -77,6 +79,7 @@ class Stat:
     owner: int = 0
     created_ms: int = field(default=-1, compare=False)
     """The time of the node's creation by ZooKeeper's clock, in ms; -1 without a clock."""
+    modified: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

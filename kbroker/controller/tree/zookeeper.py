@@ -421,7 +421,7 @@ def _made(change: Change, result: Any) -> Done:
 
 
 def _stat(stat: ZnodeStat) -> Stat:
-    return Stat(stat.czxid, stat.version, stat.ephemeralOwner, stat.ctime)
+    return Stat(stat.czxid, stat.version, stat.ephemeralOwner, stat.ctime, stat.mzxid)
 
 
 def _require_path(path: str) -> None:

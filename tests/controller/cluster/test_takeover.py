@@ -45,6 +45,38 @@ def test_the_live_brokers_are_told_before_anything_else() -> None:
     in_world(scenario, 1, 2, 3)
 
 
+def test_a_broker_that_restarts_while_there_is_no_controller_leads_no_more() -> None:
+    """It may have lost its disk, and the other in-sync replicas would delete their records."""
+
+    async def scenario(world: World) -> None:
+        await world.create_topic("t", {0: [1, 2, 3], 1: [2, 1], 2: [1], 3: [1, 9]})
+        await world.settle()
+        await world.kill(9)
+        await world.kill(1)
+        await world.start_unsettled(1)
+        await world.settle()
+        states = [world.state("t", index) for index in range(4)]
+        assert [(each.leader, each.isr) for each in states[:3]] == [(2, (2, 3)), (2, (2,)), (1, (1,))]
+        assert states[3].leader == 1, "no other in-sync replica is online"
+        assert [each.leader_epoch > 0 for each in states[:2]] == [True, True]
+
+    in_world(scenario, 9, 1, 2, 3)
+
+
+def test_brokers_that_all_restart_lead_again() -> None:
+    async def scenario(world: World) -> None:
+        await world.create_topic("t", {0: [1, 2, 3]})
+        await world.settle()
+        for number in (1, 2, 3):
+            await world.kill(number)
+        for number in (3, 2, 1):
+            await world.start_unsettled(number)
+        await world.settle()
+        assert world.state("t").isr == (1, 2, 3) or world.state("t").leader == 1
+
+    in_world(scenario, 1, 2, 3)
+
+
 def test_a_topic_without_id_gets_one() -> None:
     async def scenario(world: World) -> None:
         await world.tool.commit([Create(topic_path("old"), Assignment({0: (1,)}, None).encode())])
