@@ -56,7 +56,15 @@ class Writer:
         """Write until the broker ends, or has copied some segments."""
         transactional = Producer({**self._settings(broker), "transactional.id": "writer"})
         plain = Producer(self._settings(broker))
-        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP, "log_level": 0})
+        answered: list[object] = []
+        consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": GROUP,
+                "log_level": 0,
+                "on_commit": lambda *answer: answered.append(answer),
+            }
+        )
         wanted = len(objects(store)) + self._rng.randrange(3, 12)
         until = time.monotonic() + PATIENCE_S
         with suppress(KafkaException):
@@ -75,7 +83,12 @@ class Writer:
                 if self.numbers:
                     at = self._rng.choice(list(self.numbers))
                     self.committed.add(at)
-                    consumer.commit(offsets=[TopicPartition(TOPIC, 0, at)], asynchronous=False)
+                    # A synchronous commit has no deadline: it would wait for ever for a broker that has ended.
+                    answered.clear()
+                    consumer.commit(offsets=[TopicPartition(TOPIC, 0, at)], asynchronous=True)
+                    answer_until = time.monotonic() + 5
+                    while not answered and broker.running and time.monotonic() < answer_until:
+                        consumer.poll(0.02)
         for each in (plain, transactional):
             each.purge()
             each.flush(1)

@@ -319,7 +319,7 @@ async def take_out_restarted(term: Term) -> None:
     """Remove brokers that have restarted since a partition's state was written, if another in-sync replica has not.
 
     The former controller did not see their restart. Such a broker may have lost its disk: as the leader it would make
-    the other replicas delete their records. Apache Kafka 3.9 keeps it as the leader.
+    the other replicas delete their records.
     """
     context = term.context
     restarted: dict[Partition, set[int]] = {}
