@@ -301,6 +301,8 @@ class Fetcher:
                 work = self._truncation(followed, step.offset)
             if not await self._is_carried_out(followed, work):
                 return
+            if isinstance(step, Restart) and partition_log.tier is not None:
+                partition_log.tier.start_offset = step.offset
             state.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._session.renew()
             self._ask_for(followed)

@@ -66,28 +66,30 @@ class Fetchers:
     def _find(self, broker: int) -> Endpoint | None:
         return self._endpoint_of(broker) or self._met.get(broker)
 
-    def follow(self, partition: ReplicatedPartition, leader: int) -> None:
+    def follow(self, partition: ReplicatedPartition, leader: int, *, is_in_sync: bool = True) -> None:
         """Start copying a partition from its leader, from the end of its log.
+
+        A log whose rebuild was interrupted begins anew, unless the replica is in sync: then it has all records.
 
         The partition must not be followed already. If the partition's own log is unreadable, for example because the
         system has no free file descriptor, the start is retried (replica.fetch.backoff.ms) until it succeeds or
         `remove` is called.
         """
-        self._follow(partition, leader, "")
+        self._follow(partition, leader, "", is_in_sync)
 
-    def _follow(self, partition: ReplicatedPartition, leader: int, logged_error: str) -> None:
+    def _follow(self, partition: ReplicatedPartition, leader: int, logged_error: str, is_in_sync: bool) -> None:
         self._later.pop(partition.key, None)
         if self._closed:
             return
         partition_log = partition.log
         try:
-            if self._node_id not in partition.isr:
+            if not is_in_sync:
                 restart_unless_whole(partition_log, self._clock.now_ms())
             last_epoch = self._last_epoch(partition_log)
         except Exception as error:  # noqa: BLE001 - logged below, and retried in any case
             if str(error) != logged_error:
                 log.error("%s-%d cannot be followed yet: %r", partition.topic, partition.index, error)
-            again = partial(self._follow, partition, leader, str(error))
+            again = partial(self._follow, partition, leader, str(error), is_in_sync)
             loop = asyncio.get_running_loop()
             self._later[partition.key] = loop.call_later(self._config.backoff_ms / 1000, again)
             if isinstance(error, OSError):

@@ -329,7 +329,7 @@ class ReplicaManager:
         else:
             partition.follow(granted, tuple(state.replicas), state.leader)
             if state.leader != NO_LEADER and not self._closed:
-                self._fetchers.follow(partition, state.leader)
+                self._fetchers.follow(partition, state.leader, is_in_sync=self.node_id in granted.isr)
         text = "%s-%d: leader %d in epoch %d, in sync %s"
         log.debug(text, *key, state.leader, state.leader_epoch, state.isr)
         self._member.replica_changed(partition)

@@ -176,6 +176,15 @@ def test_a_longer_copy_replaces_shorter_ones_and_a_shorter_one_loses_nothing():
     assert set(segments.unreferenced(0)) == {short.id, again.id}
 
 
+def test_a_copy_within_a_segment_hides_nothing():
+    segments = RemoteSegments()
+    outer, inner, equal = segment(1, 0, 99), segment(2, 50, 80), segment(3, 50, 99)
+    copied(segments, outer, inner, equal)
+    assert {segments.find(0, each).id for each in (0, 49, 50, 80, 81, 99)} == {outer.id}
+    assert segments.last(0).id == outer.id
+    assert {each.id for each in segments.useless()} == {inner.id, equal.id}
+
+
 def test_segments_come_by_their_starts_and_survive_changes_in_between():
     segments = RemoteSegments()
     parts = [segment(number, number * 10, number * 10 + 9) for number in range(20)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kbroker.log.producers.producer_snapshots import encode_snapshot
+from kbroker.log.producers.producer_snapshots import Snapshots, encode_snapshot
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.long_work import whole
 from kbroker.peers.interface import PeerUnavailable
@@ -150,6 +151,65 @@ def test_a_rebuild_that_a_crash_has_interrupted_begins_again(play: Callable[...,
         await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
         assert not log.lacks_earlier_state
         assert log.leader_epochs.entries[0] == (0, 0)
+
+    play(test, log=LOG)
+
+
+def test_a_rebuild_that_fails_in_between_begins_again(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = []
+    put = Snapshots.put
+
+    def fail_once(*args: Any) -> None:
+        if not failed:
+            failed.append(args)
+            raise OSError(errno.EMFILE, "too many files")
+        put(*args)
+
+    async def test(cluster: Cluster) -> None:
+        store = Store()
+        store.producers = encode_snapshot([ProducerEntry(7, 3, -1, START_MS, -1)])
+        cluster.earlier_state = store.state
+        await tier(cluster)
+        monkeypatch.setattr(Snapshots, "put", fail_once)
+        add_replica(cluster)
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
+        log = cluster.nodes[3].partition().log
+        assert failed
+        assert len(store.asked) == 2
+        assert log.producers.entries.keys() == {7}
+        assert log.leader_epochs.entries[0] == (0, 0)
+
+    play(test, log=LOG)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_an_empty_log_in_sync_keeps_its_place(play: Callable[..., None], is_new: bool) -> None:
+    """All its records are deleted: it looks like an interrupted rebuild, and must not begin at 0 again."""
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create(replicas=(1, 2))
+        for number in range(RECORDS):
+            await cluster.produce(b"%d" % number)
+        await cluster.until(lambda: cluster.nodes[2].partition().log.high_watermark == RECORDS)
+        await cluster.delete_records(RECORDS)
+        other = 3 if is_new else 2
+        if is_new:
+            cluster.partitions["t", 0].replicas, cluster.partitions["t", 0].isr = (1, 3), (1,)
+            cluster.elect(("t", 0), keep=True)
+        else:
+            cluster.kill(2, clean=True)
+            await cluster.told()
+            await cluster.start(2)
+        await cluster.until(lambda: cluster.in_sync() == {1, other})
+        cluster.network.cut.add((f"broker{other}", "broker1"))
+        cluster.elect(("t", 0), 1)
+        await cluster.told()
+        cluster.kill(1)
+        await cluster.told()
+        answer = await cluster.produce(b"next")
+        assert (answer.error_code, answer.base_offset) == (0, RECORDS)
 
     play(test, log=LOG)
 

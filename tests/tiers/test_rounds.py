@@ -331,6 +331,57 @@ def test_a_gap_of_records_without_a_copy_begins_the_log_behind_it(told: Any) -> 
     told(story)
 
 
+def test_copies_that_are_replaced_do_not_count_for_retention(told: Any) -> None:
+    """After a gap, copies come a second time. A round must not delete the oldest records for that."""
+
+    async def story(world: World) -> None:
+        world.log.config = replace(TIERED, local_retention_bytes=-2, retention_bytes=SIZE * 14, remote_copy_lag_bytes=0)
+        world.append(12)
+        await world.round()
+        first = world.segments.find(0, 0)
+        assert first is not None
+        await delete_segment(world.shared, world.tiered.owner, first)
+        await world.round()
+        assert (world.log.earliest_offset, world.objects) == (0, [0, 2, 4, 6, 8])
+        await world.round()
+        assert (world.log.earliest_offset, world.objects) == (0, [0, 2, 4, 6, 8])
+
+    told(story)
+
+
+def test_the_expiry_of_a_lost_lineage_deletes_no_newer_record(told: Any) -> None:
+    """The first segment has two records of epoch 0, and the log has lost the second one of them."""
+
+    async def story(world: World) -> None:
+        world.log.config = replace(TIERED, retention_ms=HOUR * 10)
+        world.append(4, timestamp=NOW - HOUR * 9)
+        await world.round()
+        world.log.truncate_to(1)
+        world.append(9, epoch=1)
+        for _ in range(2):
+            await world.round()
+        world.clock.ms = NOW + 2 * HOUR
+        await world.round()
+        assert world.log.earliest_offset == 1
+
+    told(story)
+
+
+def test_after_a_truncation_new_records_do_not_count_as_copied(told: Any) -> None:
+    async def story(world: World) -> None:
+        world.append(11)
+        await world.round()
+        assert world.tier.end_offset == 10
+        world.log.truncate_to(3)
+        world.append(9, epoch=1)
+        world.retain()
+        epoch_of = world.log.leader_epochs.epoch_for_offset
+        gone = range(world.log.log_start_offset)
+        assert all(world.segments.find(epoch_of(each), each) is not None for each in gone)
+
+    told(story)
+
+
 def test_a_shorter_copy_with_the_same_start_replaces_no_longer_one(told: Any) -> None:
     """A new leader may have other segments. Followers have removed what the longer copy has."""
 
