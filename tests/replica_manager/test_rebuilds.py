@@ -123,9 +123,12 @@ def test_the_failure_of_another_partition_on_the_way_to_its_offsets_stops_no_reb
         for each in (1, 2):
             cluster.nodes[each].partition("other").log.advance_log_start(3)
         monkeypatch.setattr(fetcher, "list_offsets", fail_once)
+        cluster.network.cut.add(("broker3", "broker1"))  # one answer tells of both
         for key in (("t", 0), ("other", 0)):
             cluster.partitions[key].replicas = (1, 2, 3)
             cluster.elect(key, keep=True)
+        await cluster.told()
+        cluster.network.cut.clear()
         await cluster.until(lambda: cluster.in_sync() == {1, 2, 3} == set(cluster.partitions["other", 0].isr))
         assert failed
         assert cluster.nodes[3].partition().log.log_start_offset == start
