@@ -182,7 +182,7 @@ def test_each_offset_has_its_record_or_none_over_lost_disks(tmp_path: Path) -> N
             writer.write(broker, store)
             ends[broker.armed.partition(":")[0] if not broker.running else "at a moment"] += 1
             broker.kill()
-            check_store(broker, store)
+            check_store(broker.data_dir, store)
             remote_end = restore(broker, store, RESTORE_FAILPOINTS[loss % len(RESTORE_FAILPOINTS)])
             broker.come_back()
             found = read_all(broker, "read_uncommitted")

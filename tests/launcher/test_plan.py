@@ -55,6 +55,7 @@ def test_command_of_a_broker() -> None:
     assert set(command[6::2]) == {"--set"}
     assert settings == {
         "offsets.topic.replication.factor": "2",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "2",
         "share.coordinator.state.topic.min.isr": "2",
         "share.coordinator.state.topic.replication.factor": "2",
         "transaction.state.log.replication.factor": "2",
