@@ -169,6 +169,7 @@ def test_consumers_read_both_tiers_as_one_log(broker: Broker | Cluster, codec: s
     produce(broker, 800, 200, **more)
     end = offset(broker, LATEST)
     modes = ("read_uncommitted", "read_committed")
+    until(lambda: offset_at(broker, TIERED_TO)[0] == ErrorCode.NONE)  # the topic of the records about segments is new
     before = [records(broker, end, **{"isolation.level": mode}) for mode in modes]
     times = [(step, offset(broker, BEGAN_MS + step * 1000 - 500)) for step in range(0, 102, 7)]
     assert [len(each) for each in before] == [1000, 800]
