@@ -2,9 +2,9 @@
 
 Owns the rounds. A leader's round reads the metadata of remote segments, removes the remains of unfinished work, copies
 closed segments, and applies retention to both tiers. A follower's round only learns which segments are copied, so that
-they may leave this disk too. Also owns the pauses after failures. A round never begins while another
-runs. The local disk loses only segments with a readable copy. The log itself applies this rule (log/partition_log.py),
-with the end offset that a round sets.
+they may leave this disk too. Also owns the pauses after failures. A round never begins while another runs. The local
+disk loses only segments with a readable copy. The log itself applies this rule (log/partition_log.py), with the end
+offset that a round sets.
 """
 
 from __future__ import annotations
@@ -217,22 +217,31 @@ class TieredPartition:
         partition_log = self.partition.log
         if first is None or first.start_offset > partition_log.log_start_offset:
             return 0  # there are local records before the copied records
-        entries = partition_log.leader_epochs.entries
-        ends = [*(start for _, start in entries[1:]), partition_log.log_end_offset]
-        # Local records may leave the disk only if each of them is found. A copy of other bounds can leave a gap.
-        at = begin = partition_log.log_start_offset
-        for (epoch, start), epoch_end in zip(entries, ends, strict=bool(entries)):
-            while start <= at < epoch_end and (found := segments.find(epoch, at)) is not None:
-                at = min(found.end_in_epoch(epoch) + 1, epoch_end)
-                await turn
+        begin = partition_log.log_start_offset
+        at = await self._found_from(segments, begin)
         if at > begin:
             return at
+        entries = partition_log.leader_epochs.entries
+        ends = [*(start for _, start in entries[1:]), partition_log.log_end_offset]
         for (epoch, _), epoch_end in reversed([*zip(entries, ends, strict=bool(entries))]):
             last = segments.last(epoch)
             await turn
             if last is not None:
                 return min(last.end_in_epoch(epoch) + 1, epoch_end, begin)
         return 0
+
+    async def _found_from(self, segments: RemoteSegments, at: int) -> int:
+        """Return the end of the copied records from an offset on.
+
+        Local records may leave the disk only if each of them is found. A copy with other bounds can leave a gap.
+        """
+        entries = self.partition.log.leader_epochs.entries
+        ends = [*(start for _, start in entries[1:]), self.partition.log.log_end_offset]
+        for (epoch, start), epoch_end in zip(entries, ends, strict=bool(entries)):
+            while start <= at < epoch_end and (found := segments.find(epoch, at)) is not None:
+                at = min(found.end_in_epoch(epoch) + 1, epoch_end)
+                await turn
+        return at
 
     async def _first(self, segments: RemoteSegments) -> RemoteSegment | None:
         """Return the first readable segment with records of this log.
@@ -268,9 +277,9 @@ class TieredPartition:
     # -- copying
 
     async def _copy_due(self) -> bool:
-        """Copy segments that are due; return whether there were any."""
+        """Copy segments that are due; return whether a copy was made."""
         shared, partition_log = self._shared, self.partition.log
-        left = _COPIES_A_ROUND
+        left, is_copied = _COPIES_A_ROUND, False
         while self.is_current() and partition_log.config.copies:
             if not left:
                 self._pause_ms = 0  # the next round begins at once; before that, this round applies retention
@@ -297,9 +306,10 @@ class TieredPartition:
             shared.copy_after = max(now, shared.copy_after) + segment.size * 1000 / shared.settings.copy_rate
             tier.start_offset = min(tier.start_offset, max(segment.base_offset, partition_log.log_start_offset))
             tier.size += segment.size
-            known = shared.metadata.segments(self.owner)
-            tier.end_offset = await in_slices(self._end_of_copies(known))
-        return left < _COPIES_A_ROUND
+            # Behind a gap there may be copies already.
+            tier.end_offset = await in_slices(self._found_from(shared.metadata.segments(self.owner), end))
+            is_copied = True
+        return is_copied
 
     def _is_late(self, place: int) -> bool:
         """Whether a closed segment has reached the age or the lag that the topic requires before a copy (KIP-1241)."""
