@@ -423,6 +423,9 @@ class ClusterNode(Node):
     def live_brokers(self) -> Container[int]:
         return self.member.state.brokers
 
+    def skips_copied_records(self) -> bool:
+        return self.config.get_bool("follower.fetch.last.tiered.offset.enable")
+
     async def earlier_state(self, partition: ReplicatedPartition, epoch: int, offset: int) -> EarlierState:
         if self.tiers is None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "this broker has no tiered storage, unlike the leader")

@@ -30,7 +30,7 @@ from kbroker.protocol.records import HEADER_SIZE, LOG_OVERHEAD
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.followed import EARLIEST, FIRST_PAUSE_MS, LATEST, MISSING, Followed, list_offsets
 from kbroker.replica_manager.follower_session import SESSION_ERRORS, FollowerSession, Key
-from kbroker.replica_manager.rebuilds import EarlierStateOf, Rebuilds
+from kbroker.replica_manager.rebuilds import Rebuilds, RemoteRecords
 from kbroker.replica_manager.replication_quota import THROTTLED_PAUSE_MS, ReplicationQuota
 from kbroker.replication.following import (
     Append,
@@ -68,7 +68,7 @@ class Fetcher:
         quota: ReplicationQuota,
         broker_epoch: Callable[[], int],
         endpoint_of: Callable[[int], Endpoint | None],
-        earlier_state: EarlierStateOf,
+        remote: RemoteRecords,
         on_idle: Callable[[Fetcher], None],
     ) -> None:
         self.source = source
@@ -84,9 +84,7 @@ class Fetcher:
         self._on_idle = on_idle
         self._followed: dict[Key, Followed] = {}
         self._resting: dict[Key, float] = {}
-        self._rebuilds = Rebuilds(
-            node_id, config.socket_timeout_ms, earlier_state, clock, self._is_current, self._rebuilt
-        )
+        self._rebuilds = Rebuilds(node_id, config.socket_timeout_ms, remote, clock, self._is_current, self._rebuilt)
         self._session: FollowerSession[Followed] = FollowerSession()
         self._peer: Peer | None = None
         self._endpoint: Endpoint | None = None

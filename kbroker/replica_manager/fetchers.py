@@ -19,7 +19,7 @@ from kbroker.peers.interface import Peers
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetcher import Endpoint, Fetcher
 from kbroker.replica_manager.followed import Followed
-from kbroker.replica_manager.rebuilds import EarlierStateOf, restart_unless_whole
+from kbroker.replica_manager.rebuilds import RemoteRecords, restart_unless_whole
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replica_manager.replication_quota import ReplicationQuota
 from kbroker.replication.following import Condition, Following, certain_end
@@ -41,7 +41,7 @@ class Fetchers:
         quota: ReplicationQuota,
         broker_epoch: Callable[[], int],
         endpoint_of: Callable[[int], Endpoint | None],
-        earlier_state: EarlierStateOf,
+        remote: RemoteRecords,
     ) -> None:
         self._node_id = node_id
         self._peers = peers
@@ -50,7 +50,7 @@ class Fetchers:
         self._quota = quota
         self._broker_epoch = broker_epoch
         self._endpoint_of = endpoint_of
-        self._earlier_state = earlier_state
+        self._remote = remote
         self._count = config.num_fetchers
         self._met: dict[int, Endpoint] = {}
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
@@ -168,7 +168,7 @@ class Fetchers:
                 self._quota,
                 self._broker_epoch,
                 self._find,
-                self._earlier_state,
+                self._remote,
                 self._forget,
             )
         return fetcher

@@ -26,8 +26,8 @@ from kbroker.replica_manager.follower_session import Key
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replication.following import Following
 
-LATEST, EARLIEST, EARLIEST_LOCAL = -1, -2, -4
-_LIST_OFFSETS_VERSION: Final = 9
+LATEST, EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -6
+_LIST_OFFSETS_VERSION, _PENDING_UPLOAD_VERSION = 9, 11
 _EPOCH_VERSION: Final = 4
 FIRST_PAUSE_MS: Final = 50
 """The first pause after a failure, in ms. Each later pause is twice as long, up to replica.fetch.backoff.ms.
@@ -88,14 +88,17 @@ async def list_offsets(
 ) -> dict[PartitionKey, LeaderOffset]:
     """Return the leader's offsets for a special timestamp. Raises PeerUnavailable."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
+    version = _PENDING_UPLOAD_VERSION if timestamp == EARLIEST_PENDING_UPLOAD else _LIST_OFFSETS_VERSION
     for followed in asked:
         wanted = ListOffsetsPartition(followed.partition.index, followed.state.leader_epoch, timestamp)
         topics.setdefault(followed.partition.topic, []).append(wanted)
+    if not topics:
+        return {}
     request = ListOffsetsRequest(
         replica_id=node_id,
         topics=[ListOffsetsTopic(name, partitions) for name, partitions in topics.items()],
     )
-    answer = await peer.ask(request, _LIST_OFFSETS_VERSION, ListOffsetsResponse, timeout_ms)
+    answer = await peer.ask(request, version, ListOffsetsResponse, timeout_ms)
     return {
         (topic.name, each.partition_index): LeaderOffset(known_error(each.error_code), each.offset, each.leader_epoch)
         for topic in answer.topics

@@ -39,11 +39,11 @@ from kbroker.protocol.wire import ZERO_UUID
 from kbroker.replica_manager.alter_partition_requests import Endpoint, InSyncChanges
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetchers import Fetchers
+from kbroker.replica_manager.rebuilds import RemoteRecords
 from kbroker.replica_manager.replicated_partition import PartitionContext, ReplicatedPartition
 from kbroker.replica_manager.replication_quota import FOLLOWER_REPLICAS, LEADER_REPLICAS, ReplicationQuota, is_throttled
 from kbroker.replicas import Replicas
 from kbroker.replication.leadership import Granted
-from kbroker.tiers.earlier_state import EarlierState
 from kbroker.topic_names import partition_fault, topic_name_fault
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ _DELETED_AT_ONCE: Final = 16
 Key = tuple[str, int]
 
 
-class Member(Protocol):
+class Member(RemoteRecords, Protocol):
     """The broker as a member of its cluster."""
 
     def broker_epoch(self) -> int:
@@ -70,9 +70,6 @@ class Member(Protocol):
 
     def live_brokers(self) -> Container[int]:
         """Return the ids of the brokers that are allowed to be in sync."""
-
-    async def earlier_state(self, partition: ReplicatedPartition, epoch: int, offset: int) -> EarlierState:
-        """Return the state behind the remote records up to an offset of a leader epoch. Raises ApiError."""
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """Return a topic's own configs."""
@@ -113,7 +110,7 @@ class ReplicaManager:
         self._context.sent = ReplicationQuota(config.quota_window)
         self._taken = ReplicationQuota(config.quota_window)
         self._fetchers = Fetchers(
-            node_id, peers, clock, config, self._taken, member.broker_epoch, member.endpoint_of, member.earlier_state
+            node_id, peers, clock, config, self._taken, member.broker_epoch, member.endpoint_of, member
         )
         self._unsynced = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # a dict for its stable order in simulations

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from kbroker.clock import Clock
 from kbroker.log.partition_log import PartitionLog
@@ -20,9 +20,11 @@ from kbroker.peers.interface import Peer
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replica_manager.followed import (
     EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
     MISSING,
     Followed,
     LeaderOffset,
+    PartitionKey,
     ends_of_epochs,
     list_offsets,
 )
@@ -35,8 +37,18 @@ log = logging.getLogger(__name__)
 _AT_ONCE: Final = 4
 """The maximum number of states that one fetcher reads at the same time."""
 
-EarlierStateOf = Callable[[ReplicatedPartition, int, int], Awaitable[EarlierState]]
-"""A function of a partition, a leader epoch and an offset: the state behind the remote records up to this offset."""
+
+class RemoteRecords(Protocol):
+    """What a broker knows about remote records."""
+
+    def skips_copied_records(self) -> bool:
+        """Whether an empty follower begins at the leader's first record that is not copied yet.
+
+        Otherwise it begins at the leader's first local record (follower.fetch.last.tiered.offset.enable, KIP-1023).
+        """
+
+    async def earlier_state(self, partition: ReplicatedPartition, epoch: int, offset: int) -> EarlierState:
+        """Return the state behind the remote records up to an offset of a leader epoch. Raises ApiError."""
 
 
 def restart_unless_whole(partition_log: PartitionLog, now_ms: int) -> None:
@@ -58,14 +70,14 @@ class Rebuilds:
         self,
         node_id: int,
         timeout_ms: float,
-        earlier_state: EarlierStateOf,
+        remote: RemoteRecords,
         clock: Clock,
         is_current: Callable[[Followed], bool],
         ended: Callable[[Followed, Exception | None], None],
     ) -> None:
         self._node_id = node_id
         self._timeout_ms = timeout_ms
-        self._earlier_state = earlier_state
+        self._remote = remote
         self._clock = clock
         self._is_current = is_current
         self._ended = ended
@@ -75,9 +87,7 @@ class Rebuilds:
     async def begin(self, peer: Peer, moved: list[tuple[Followed, int]]) -> None:
         """Begin a task for each pair of a partition and the leader's log start offset. Raises PeerUnavailable."""
         try:
-            begins = await list_offsets(
-                peer, self._node_id, [followed for followed, _ in moved], EARLIEST_LOCAL, self._timeout_ms
-            )
+            begins = await self._begins(peer, [followed for followed, _ in moved])
             known = [(each, start, begins.get(each.partition.key, MISSING)) for each, start in moved]
             earlier = [(each, local.epoch - 1) for each, _, local in known if not local.code and local.epoch > 0]
             ends = await ends_of_epochs(peer, self._node_id, earlier, self._timeout_ms) if earlier else {}
@@ -97,10 +107,20 @@ class Rebuilds:
                 task = self._tasks[followed.id] = asyncio.get_running_loop().create_task(work)
                 task.add_done_callback(lambda done, key=followed.id: self._forget(key, done))  # type: ignore[misc]
 
+    async def _begins(self, peer: Peer, moved: list[Followed]) -> dict[PartitionKey, LeaderOffset]:
+        """Return the offset at which each partition can continue. Raises PeerUnavailable."""
+        found: dict[PartitionKey, LeaderOffset] = {}
+        if self._remote.skips_copied_records():
+            empty = [each for each in moved if each.partition.log.log_start_offset == each.partition.log.log_end_offset]
+            pending = await list_offsets(peer, self._node_id, empty, EARLIEST_PENDING_UPLOAD, self._timeout_ms)
+            found = {key: each for key, each in pending.items() if not each.code and each.offset >= 0}
+        rest = [each for each in moved if each.partition.key not in found]
+        return found | await list_offsets(peer, self._node_id, rest, EARLIEST_LOCAL, self._timeout_ms)
+
     async def _rebuild(self, followed: Followed, epoch: int, offset: int, start: int) -> None:
         try:
             async with self._places:
-                state = await self._earlier_state(followed.partition, epoch, offset)
+                state = await self._remote.earlier_state(followed.partition, epoch, offset)
                 work = followed.partition.log.continue_behind(
                     state.end_offset, max(start, 0), state.epochs, state.producers, self._clock.now_ms()
                 )

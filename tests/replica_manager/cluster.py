@@ -224,6 +224,9 @@ class Node:
     def live_brokers(self) -> Container[int]:
         return self.cluster.registered
 
+    def skips_copied_records(self) -> bool:
+        return self.cluster.skips_copied_records
+
     async def earlier_state(self, partition: ReplicatedPartition, epoch: int, offset: int) -> EarlierState:
         return await self.cluster.earlier_state(partition, epoch, offset)
 
@@ -308,6 +311,7 @@ class Cluster:
         """The top-level error code of the next AlterPartition responses, or NONE."""
         self.not_let_in: dict[int, ErrorCode] = {}
         """Brokers that may not join the ISR, and the error code of a change that includes them."""
+        self.skips_copied_records = False
         self.earlier_state: Callable[[ReplicatedPartition, int, int], Awaitable[EarlierState]] = _nothing_remote
         """What remote storage has of a partition."""
         self.granted: list[tuple[Key, tuple[int, ...]]] = []

@@ -84,6 +84,37 @@ def test_an_empty_follower_continues_behind_the_remote_records(play: Callable[..
     play(test, log=LOG)
 
 
+def test_an_empty_follower_may_begin_at_the_first_record_that_is_not_copied_yet(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        store = Store()
+        cluster.earlier_state, cluster.skips_copied_records = store.state, True
+        await tier(cluster)
+        add_replica(cluster)
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
+        assert store.asked == [(0, RECORDS - 3)]
+        log = cluster.nodes[3].partition().log
+        assert (log.earliest_offset, log.log_start_offset, log.log_end_offset) == (0, RECORDS - 2, RECORDS)
+
+    play(test, log=LOG)
+
+
+def test_an_empty_follower_begins_at_the_first_local_record_if_all_records_are_copied(
+    play: Callable[..., None],
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        store = Store()
+        cluster.earlier_state, cluster.skips_copied_records = store.state, True
+        start = await tier(cluster)
+        leader = cluster.nodes[1].partition().log
+        assert leader.tier is not None
+        leader.tier.end_offset = RECORDS
+        add_replica(cluster)
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
+        assert store.asked == [(0, start - 1)]
+
+    play(test, log=LOG)
+
+
 def test_a_store_that_fails_is_asked_again_and_delays_no_other_partition(play: Callable[..., None]) -> None:
     async def test(cluster: Cluster) -> None:
         store = Store()
