@@ -49,6 +49,12 @@ def kafka_libs() -> Path:
 
 
 @pytest.fixture(scope="session")
+def hdfs_libs() -> Path:
+    """Return the directory with the jars of HDFS."""
+    return _libs("hdfs")
+
+
+@pytest.fixture(scope="session")
 def kafka39_libs() -> Path:
     """Directory with the jars of Apache Kafka 3.9.1, which runs on ZooKeeper, and of ZooKeeper."""
     return _libs("kafka39")

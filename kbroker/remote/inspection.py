@@ -12,10 +12,11 @@ from typing import Final
 from kbroker.log.segment.index_files import OFFSET_ENTRY, TIME_ENTRY
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import HEADER_SIZE, parse_header
+from kbroker.remote.object_client import StoredObject
 from kbroker.remote.object_format import ObjectName, Part, read_epochs_bytes
 from kbroker.remote.segment import RemoteSegment
 from kbroker.remote.segment_objects import SegmentObject
-from kbroker.remote.store import Store, StoredObject
+from kbroker.remote.store import Store
 from kbroker.remote.store_errors import DamagedObjectError
 
 _PIECE_BYTES: Final = 1 << 20

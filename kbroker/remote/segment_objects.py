@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.protocol.checksum import crc32c
+from kbroker.remote.object_client import PART_BYTES, Piece
 from kbroker.remote.object_format import FOOTER_BYTES, Layout, Part, read_footer
-from kbroker.remote.store import PART_BYTES, Piece, Store
+from kbroker.remote.store import Store
 from kbroker.remote.store_errors import DamagedObjectError, WrongLengthError
 
 _PIECE_BYTES: Final = 1 << 20

@@ -24,8 +24,9 @@ from urllib.parse import quote, unquote
 from kbroker.long_work import each
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.wire import uuid_text
+from kbroker.remote.object_client import PART_BYTES, Piece
 from kbroker.remote.segment_objects import FilePart, pieces_of
-from kbroker.remote.store import PART_BYTES, Piece, Store
+from kbroker.remote.store import Store
 from kbroker.remote.store_errors import DamagedObjectError
 
 FOLDER: Final = "broker-state"

@@ -1,8 +1,8 @@
-"""The addresses of stores of objects: s3://, gs://, az://, file:// and memory://, with settings or the environment.
+"""The addresses of stores of objects: s3://, gs://, az://, hdfs://, file:// and memory://.
 
-Owns the check of address and settings, and the client that the library obstore creates from them. Never calls the
-store. Credentials come from the settings or from the variables that the provider's own tools read (AWS_*, GOOGLE_*,
-AZURE_*). An address with a password is refused: addresses appear in logs.
+Owns the check of an address and its settings, and the choice of the client. Never calls the store. Credentials come
+from the settings or from the environment that the provider's own tools read (AWS_*, GOOGLE_*, AZURE_*, HADOOP_*). An
+address with a password is refused: addresses appear in logs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from kbroker.extras import how_to_install
+from kbroker.remote.hdfs_client import open_hdfs
+from kbroker.remote.object_client import ObjectClient
+from kbroker.remote.obstore_client import ObstoreClient
 from kbroker.remote.store_errors import StoreSettingError, first_line
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-SCHEMES: Final = ("s3", "gs", "az", "file", "memory")
+SCHEMES: Final = ("s3", "gs", "az", "hdfs", "file", "memory")
 _REST_S: Final = 0.05
 _CLIENT_SETTINGS: Final = ("allow_http", "proxy_url", "root_certificate")
 _RETRIES: Final = 3
@@ -34,13 +37,23 @@ _RETRY: Final[dict[str, Any]] = {
 }
 
 
-def open_client(url: str, settings: Mapping[str, str]) -> ObjectStore:
-    """Return the client of a store. `settings` have obstore's names, such as `endpoint` or `access_key_id`.
+def open_client(url: str, settings: Mapping[str, str]) -> ObjectClient:
+    """Return the client of a store.
 
-    Raises StoreSettingError, whose text has no value of a setting.
+    `settings` have obstore's names, such as `endpoint` or `access_key_id`; for hdfs:// Hadoop's names. Raises
+    StoreSettingError, whose text has no value of a setting.
     """
     scheme = _checked_scheme(url)
     _rest_at_exit()
+    if scheme == "hdfs":
+        return open_hdfs(url, settings)
+    return ObstoreClient(
+        open_obstore(scheme, url, settings), urlsplit(url).path.rstrip("/") if scheme == "file" else ""
+    )
+
+
+def open_obstore(scheme: str, url: str, settings: Mapping[str, str]) -> ObjectStore:
+    """Return obstore's client. Raises StoreSettingError."""
     try:
         from obstore.store import from_url
     except ImportError:
@@ -75,7 +88,7 @@ def _uses_http(scheme: str, settings: Mapping[str, str]) -> bool:
 
 @cache
 def _rest_at_exit() -> None:
-    """Give the library's threads some time at the end of the process to release Python's objects.
+    """Give the libraries' threads some time at the end of the process to release Python's objects.
 
     The threads release the objects after their answer. A late thread would call an interpreter that has ended, and
     abort the process.
@@ -100,6 +113,8 @@ def _checked_scheme(url: str) -> str:
         raise StoreSettingError(f"{url} does not name an existing directory: create it, or write file:///path")
     if parts.scheme in ("s3", "gs", "az") and not parts.netloc:
         raise StoreSettingError(f"{url} names no bucket")
+    if parts.scheme == "hdfs" and not parts.netloc:
+        raise StoreSettingError(f"{url} names no name node")
     return parts.scheme
 
 

@@ -30,12 +30,13 @@ from kbroker.log.offline.check import partitions_of
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.wire import uuid_text
 from kbroker.remote.inspection import inspected
+from kbroker.remote.object_client import StoredObject
 from kbroker.remote.object_format import ObjectName, Part
 from kbroker.remote.segment import RemoteSegment, SegmentState
 from kbroker.remote.segment_objects import FilePart, SegmentObject, pieces_of
 from kbroker.remote.segments import RemoteSegments
 from kbroker.remote.state_object import LogCopy, StateObject, folder_of_states, parse_state_name
-from kbroker.remote.store import Store, StoredObject
+from kbroker.remote.store import Store
 from kbroker.remote.store_errors import DamagedObjectError, ObjectNotFoundError, StoreError, WrongLengthError
 from kbroker.restore.recorded_segments import Key, Objects, RecordedSegments, name_of, objects_in
 

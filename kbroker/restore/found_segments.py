@@ -30,11 +30,12 @@ from kbroker.remote.metadata_records import (
     segment_record,
     update_record,
 )
+from kbroker.remote.object_client import StoredObject
 from kbroker.remote.object_format import ObjectName, Part, read_epochs_bytes
 from kbroker.remote.segment import RemoteSegment, SegmentState
 from kbroker.remote.segment_objects import SegmentObject
 from kbroker.remote.segments import RemoteSegments
-from kbroker.remote.store import Store, StoredObject
+from kbroker.remote.store import Store
 from kbroker.remote.store_errors import DamagedObjectError, ObjectNotFoundError, WrongLengthError
 from kbroker.restore.recorded_segments import Key, Objects, RecordedSegments, name_of
 from kbroker.restore.restored_logs import bases_in

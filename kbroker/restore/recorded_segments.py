@@ -20,10 +20,11 @@ from kbroker.log.offline.audit import OpenFile
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import compute_crc, read_records
 from kbroker.remote.metadata_records import metadata_partition
+from kbroker.remote.object_client import StoredObject
 from kbroker.remote.object_format import ObjectName, parse_object_name, read_footer
 from kbroker.remote.segment import RemoteSegment
 from kbroker.remote.segments import RemoteSegments
-from kbroker.remote.store import Store, StoredObject
+from kbroker.remote.store import Store
 from kbroker.remote.store_errors import DamagedObjectError
 from kbroker.restore.restored_logs import bases_in
 from kbroker.tiers.metadata import MetadataShard

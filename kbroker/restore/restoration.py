@@ -39,9 +39,10 @@ from kbroker.log.directories.meta_properties import META_PROPERTIES, write_prope
 from kbroker.log.directories.partition_dir_names import partition_of
 from kbroker.log.files import sync_directory
 from kbroker.protocol.wire import uuid_text
+from kbroker.remote.object_client import StoredObject
 from kbroker.remote.segments import RemoteSegments
 from kbroker.remote.state_object import LogCopy, LogEnd, StateName, StateObject, folder_of_states, parse_state_name
-from kbroker.remote.store import Store, StoredObject
+from kbroker.remote.store import Store
 from kbroker.remote.store_errors import DamagedObjectError, ObjectNotFoundError
 from kbroker.restore.found_segments import FoundSegments, RemotePart
 from kbroker.restore.recorded_segments import Objects, objects_in

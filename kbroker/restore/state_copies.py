@@ -25,6 +25,7 @@ from kbroker.controller.metadata_snapshot import snapshot_pieces
 from kbroker.failpoints import passed
 from kbroker.long_work import begun_in_slices, each, turn
 from kbroker.partition import Partition
+from kbroker.remote.object_client import StoredObject
 from kbroker.remote.segment_objects import FilePart
 from kbroker.remote.state_object import (
     FOLDER,
@@ -36,7 +37,6 @@ from kbroker.remote.state_object import (
     state_name,
     write_state,
 )
-from kbroker.remote.store import StoredObject
 from kbroker.remote.store_errors import ObjectNotFoundError, StoreError
 from kbroker.schema_registry.records import SCHEMAS_TOPIC
 from kbroker.tiers.shared import Shared

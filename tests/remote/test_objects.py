@@ -15,6 +15,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker.remote.object_client import PART_BYTES
 from kbroker.remote.object_format import (
     FOOTER_BYTES,
     VERSION,
@@ -28,7 +29,7 @@ from kbroker.remote.object_format import (
     read_footer,
 )
 from kbroker.remote.segment_objects import FilePart, SegmentObject, write_segment
-from kbroker.remote.store import PART_BYTES, Store, open_store
+from kbroker.remote.store import Store, open_store
 from kbroker.remote.store_errors import DamagedObjectError, ObjectExistsError, StoreError, WrongLengthError
 from tests.tries import tries
 

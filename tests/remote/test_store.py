@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbroker.remote.store import PART_BYTES, Store, StoredObject, open_store
-from kbroker.remote.store_address import open_client
+from kbroker.remote.object_client import PART_BYTES, StoredObject
+from kbroker.remote.store import Store, open_store
+from kbroker.remote.store_address import open_obstore
 from kbroker.remote.store_errors import (
     ObjectExistsError,
     ObjectNotFoundError,
@@ -83,7 +84,7 @@ async def test_deleted_objects_are_gone_and_may_be_deleted_again(store):
 async def test_a_deletion_removes_what_a_killed_process_has_written(tmp_path):
     code = (
         "import asyncio, os, signal\n"
-        "from kbroker.remote.store import PART_BYTES, open_store\n"
+        "from kbroker.remote.object_client import PART_BYTES\nfrom kbroker.remote.store import open_store\n"
         "def pieces():\n"
         "    for _ in range(4):\n"
         "        yield b'x' * PART_BYTES\n"
@@ -186,7 +187,7 @@ def test_a_directory_without_rights_is_denied(tmp_path):
 @pytest.mark.parametrize(
     ("url", "settings", "why"),
     [
-        ("s4://bucket", {}, "begins with one of s3://, gs://, az://, file://, memory://, not with 's4'"),
+        ("s4://bucket", {}, "begins with one of s3://, gs://, az://, hdfs://, file://, memory://, not with 's4'"),
         ("bucket", {}, "begins with one of"),
         ("s3://", {}, "names no bucket"),
         ("s3://key:hidden@bucket", {}, "has a user, a query or a fragment"),
@@ -236,7 +237,7 @@ def test_an_endpoint_without_tls_is_used_if_it_is_named(url, environment, settin
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert open_client(url, settings).client_options["allow_http"] == allowed
+    assert open_obstore(url.partition(":")[0], url, settings).client_options["allow_http"] == allowed
 
 
 def test_without_the_extra_the_modules_can_be_imported():

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import psutil
 import pytest
 
+from kbroker.remote.object_client import PART_BYTES
 from kbroker.remote.object_format import Part
 from kbroker.remote.segment_objects import SegmentObject, write_segment
-from kbroker.remote.store import PART_BYTES, Store
+from kbroker.remote.store import Store
 from kbroker.remote.store_errors import (
     ObjectExistsError,
     ObjectNotFoundError,

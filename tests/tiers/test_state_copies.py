@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.remote.store import StoredObject
+from kbroker.remote.object_client import StoredObject
 from kbroker.restore.state_copies import superfluous
 
 MINUTE_MS = 60_000
