@@ -25,15 +25,17 @@ from compat_tests.harness.clusters import KBrokerCluster
 from compat_tests.harness.zookeeper import ZooKeeper
 from compat_tests.wire.client import WireClient
 from kbroker.embed_cluster import Cluster
+from kbroker.failpoints import VARIABLE
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.crash.test_tiers import KEPT, SHORT, TIERED, check_store, objects, settings
+from tests.crash.test_tiers import FAILPOINTS, KEPT, SHORT, TIERED, check_store, objects, settings
 from tests.figures import figure
 from tests.tries import FORM
 
 PATIENCE_S = 90.0
 FAULTS = 60 if FORM == "long" else 5
-KILLS = 40
+KILLS = 20
+"""The number of kills at moments, and of kills at failpoints."""
 SESSION_S = 2.0
 PARTITIONS = 52
 """The partitions of both topics and of `__remote_log_metadata`."""
@@ -46,14 +48,19 @@ SAFE = {
 }
 
 
+def value_of(number: int) -> bytes:
+    """Return the value of a numbered record."""
+    rng = random.Random(number)
+    return rng.randbytes(rng.randrange(1000))
+
+
 class Load:
     """Produces numbered records to both topics until `end`."""
 
-    def __init__(self, bootstrap: str, seed: int) -> None:
+    def __init__(self, bootstrap: str) -> None:
         self.count = 0
         self.acked: list[int] = []
         self.failed: list[str] = []
-        self._rng = random.Random(seed)
         self._over = threading.Event()
         self._producer = Producer(
             {
@@ -72,7 +79,7 @@ class Load:
         while not self._over.is_set():
             for _ in range(20 if len(self._producer) < 5_000 else 0):
                 self.count += 1
-                value = self._rng.randbytes(self._rng.randrange(1000))
+                value = value_of(self.count)
                 for topic in (KEPT, SHORT):
                     self._producer.produce(topic, value, b"%d" % self.count, on_delivery=self._delivered)
             self._producer.poll(0.05)
@@ -92,10 +99,11 @@ class Load:
         assert sorted(self.acked) == list(range(1, self.count + 1))
 
 
-def until(holds: Callable[[], Any], what: str) -> Any:
+def until(holds: Callable[[], Any], what: str, why: Callable[[], object] = lambda: "") -> Any:
+    """Wait for a condition. `why` returns the reason why it does not hold."""
     end = time.monotonic() + PATIENCE_S
     while not (found := holds()):
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, f"{what}: {why()}"
         time.sleep(0.05)
     return found
 
@@ -116,7 +124,7 @@ def offset(bootstrap: str, topic: str, which: int) -> int:
 
 
 def read_all(bootstrap: str, topic: str, begin: int, end: int) -> list[tuple[int, int]]:
-    """Return (offset, number) of the records in a range."""
+    """Return (offset, number) of the records in a range, and compare their values."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "a", "auto.offset.reset": "error", "log_level": 0})
     consumer.assign([TopicPartition(topic, 0, begin)])
     found: list[tuple[int, int]] = []
@@ -126,7 +134,9 @@ def read_all(bootstrap: str, topic: str, begin: int, end: int) -> list[tuple[int
             error = message.error()
             assert error is None or error.retriable(), error
             if error is None:
-                found.append((message.offset(), int(message.key() or b"-1")))
+                number = int(message.key() or b"-1")
+                assert message.value() == value_of(number)
+                found.append((message.offset(), number))
     consumer.close()
     return found
 
@@ -158,11 +168,12 @@ def settled(bootstrap: str, load: Load) -> None:
     until(lambda: offset(bootstrap, KEPT, EARLIEST_LOCAL) >= load.count * 2 // 3, "segments leave the disks")
 
 
-def delete_all(bootstrap: str, store: Path) -> None:
+def delete_all(bootstrap: str, left: Callable[[], list[str]]) -> None:
+    """Delete the topics, and wait until no segment is left in the store."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for each in admin.delete_topics([KEPT, SHORT]).values():
         each.result(PATIENCE_S)
-    until(lambda: not objects(store), f"the store is empty, and has {objects(store)[:3]}")
+    until(lambda: not left(), f"the store is empty, and has {left()[:3]}")
 
 
 def test_nothing_is_lost_over_fail_overs(tmp_path: Path) -> None:
@@ -174,12 +185,17 @@ def test_nothing_is_lost_over_fail_overs(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     with Cluster(3, {**settings(store), **SAFE}, data_dir=tmp_path / "data") as cluster:
         create(cluster.bootstrap_servers)
-        load = Load(cluster.bootstrap_servers, seed)
+        load = Load(cluster.bootstrap_servers)
+
+        def led() -> list[Any]:
+            return [part for each in cluster.brokers.values() for part in each.node.replicas if part.leading]
 
         def is_safe() -> bool:
             """Whether no disk has the only copy of an acknowledged record."""
-            led = [part for each in cluster.brokers.values() for part in each.node.replicas if part.leading]
-            return len(led) >= PARTITIONS and all(len(each.isr) == 3 for each in led)
+            return len(led()) >= PARTITIONS and not behind()
+
+        def behind() -> list[tuple[object, ...]]:
+            return [(*each.key, each.isr, each.log.log_end_offset) for each in led() if len(each.isr) != 3]
 
         def is_same() -> bool:
             logs = [each.node.replicas.get((name, 0)) for each in cluster.brokers.values() for name in (KEPT, SHORT)]
@@ -189,7 +205,7 @@ def test_nothing_is_lost_over_fail_overs(tmp_path: Path) -> None:
             time.sleep(rng.uniform(0.3, 1.0))
             how = rng.choice(("kill", "stop", "expire_session", "lose disk", "lose disk"))
             if how == "lose disk":
-                until(is_safe, "all replicas are in sync")
+                until(is_safe, f"all replicas of {PARTITIONS} leaders are in sync", lambda: (len(led()), behind()))
             broker = rng.choice(list(cluster.brokers.values()))
             counts[how] += 1
             (broker.kill if how == "lose disk" else getattr(broker, how))()
@@ -201,25 +217,47 @@ def test_nothing_is_lost_over_fail_overs(tmp_path: Path) -> None:
         load.end()
         settled(cluster.bootstrap_servers, load)
         for number in (1, 2, 3):  # each replica as the leader
-            until(is_same, "all replicas have all records")
+            until(is_same, "all replicas have all records", behind)
             others = [each for each in cluster.brokers.values() if each.node_id != number]
             for each in others:
                 each.stop()
             judge(cluster.bootstrap_servers, load)
             for each in others:
                 each.start()
-        until(is_same, "all replicas have all records")
+        until(is_same, "all replicas have all records", behind)
         in_store = len(objects(store))
         for broker in cluster.brokers.values():
             check_store(Path(broker.data_dir), store)
-        delete_all(cluster.bootstrap_servers, store)
+        delete_all(cluster.bootstrap_servers, lambda: objects(store))
     figure(f"{FAULTS} fail-overs under remote storage", f"{load.count} records, {in_store} objects, {dict(counts)}")
+
+
+def kill_at(cluster: KBrokerCluster, armed: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Kill the leader of a topic, and let the next leader end at a failpoint; return whether it ended there."""
+    leader = cluster.wait_for_leader(KEPT, 0)
+    others = cluster.others(leader)
+    monkeypatch.setenv(VARIABLE, armed)
+    for each in others:
+        cluster.stop(each)
+        cluster.start(each)
+    monkeypatch.delenv(VARIABLE)
+    cluster.wait_until_in_sync()
+    cluster.kill(leader)
+    end = time.monotonic() + PATIENCE_S
+    while None not in (pids := [cluster.pid(each) for each in others]) and time.monotonic() < end:
+        time.sleep(0.05)
+    for each in cluster.serving:
+        cluster.kill(each)
+    cluster.mend()
+    return None in pids
 
 
 @pytest.mark.java
 @pytest.mark.long
 @pytest.mark.skipif(FORM != "long", reason="takes half a minute for its first kill: only in make torture")
-def test_nothing_is_lost_over_kills_of_processes(kafka39_libs: Path, tmp_path: Path) -> None:
+def test_nothing_is_lost_over_kills_of_processes(
+    kafka39_libs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}, {KILLS} kills")
     rng = random.Random(seed)
@@ -233,7 +271,7 @@ def test_nothing_is_lost_over_kills_of_processes(kafka39_libs: Path, tmp_path: P
     ):
         cluster.wait_until_in_sync()
         create(cluster.bootstrap)
-        load = Load(cluster.bootstrap, seed)
+        load = Load(cluster.bootstrap)
         for _ in range(KILLS):
             time.sleep(rng.uniform(0.3, 1.5))
             killed = cluster.wait_for_leader(KEPT, 0) if rng.random() < 0.6 else rng.choice(cluster.serving)
@@ -247,6 +285,9 @@ def test_nothing_is_lost_over_kills_of_processes(kafka39_libs: Path, tmp_path: P
             time.sleep(rng.choice((0.0, 0.3, SESSION_S + 1)))
             cluster.start(killed)
         cluster.mend()
+        for count in range(KILLS):
+            name = FAILPOINTS[count % len(FAILPOINTS)]
+            counts[name] += kill_at(cluster, f"{name}:{rng.choice((1, 1, 2, 3))}", monkeypatch)
         load.end()
         settled(cluster.bootstrap, load)
         for _ in range(4):
@@ -259,7 +300,10 @@ def test_nothing_is_lost_over_kills_of_processes(kafka39_libs: Path, tmp_path: P
         in_store = len(objects(store))
         for each in cluster.node_ids:
             check_store(cluster.data_dir(each), store)
-        delete_all(cluster.bootstrap, store)
+        delete_all(cluster.bootstrap, lambda: objects(store))
         logs = "\n".join(cluster.log_tail(each) for each in cluster.node_ids)
     assert "Traceback" not in logs, logs
-    figure(f"{KILLS} kills of processes under remote storage", f"{load.count} records, {in_store} objects, {counts}")
+    figure(
+        f"{sum(counts.values())} kills of processes under remote storage",
+        f"{load.count} records, {in_store} objects, {counts}",
+    )

@@ -101,15 +101,18 @@ class Proxy:
                 while True:
                     request = await read_request(reader)
                     self.seen.append(request.line)
-                    fault = ""
-                    if self.fault and self.times > 0 and self.matches(request):
-                        self.times -= 1
-                        fault = self.fault
-                    if not await self.answer(fault, request, reader, writer):
+                    if not await self.answer(self.fault_for(request), request, reader, writer):
                         return
         finally:
             self.connections.discard(task)
             writer.close()
+
+    def fault_for(self, request: Request) -> str:
+        """Return the fault for a request; empty for none."""
+        if not (self.fault and self.times > 0 and self.matches(request)):
+            return ""
+        self.times -= 1
+        return self.fault
 
     async def answer(
         self, fault: str, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -130,6 +133,8 @@ class Proxy:
             return False
         else:
             head, body = await self.passed_on(request)
+            if fault == "lost answer":
+                return False
             if fault == "half":
                 writer.write(head + body[: len(body) // 2])
                 await writer.drain()
