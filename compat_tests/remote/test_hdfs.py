@@ -6,27 +6,16 @@ import asyncio
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat_tests.clients.common import wait_for
-from kbroker.embed import Broker
-from kbroker.remote.object_client import Piece
+from compat_tests.remote.stories import PATIENCE_S, keep_topic, names, verbs
 from kbroker.remote.store import Store, open_store
-from kbroker.remote.store_errors import (
-    ObjectExistsError,
-    ObjectNotFoundError,
-    StoreDeniedError,
-    StoreTooSlowError,
-    StoreUnavailableError,
-    WrongLengthError,
-)
+from kbroker.remote.store_errors import StoreDeniedError, StoreTooSlowError, StoreUnavailableError
 from tests.tries import FORM
 
 pytestmark = [
@@ -34,7 +23,6 @@ pytestmark = [
     pytest.mark.skipif(FORM != "long", reason="fetches Hadoop and starts a JVM: only with KBROKER_TESTS=long"),
 ]
 SOURCE = Path(__file__).with_name("MiniHdfs.java")
-PATIENCE_S = 60.0
 
 
 class Hdfs:
@@ -90,45 +78,8 @@ def run(hdfs: Hdfs, folder: str, story: Callable[[Store], Awaitable[None]], dead
     asyncio.run(whole())
 
 
-async def names(store: Store, prefix: str = "") -> list[str]:
-    return sorted([each.name async for each in store.list(prefix)])
-
-
 def test_the_verbs(hdfs: Hdfs) -> None:
-    data = os.urandom(3_000_000)
-
-    async def story(store: Store) -> None:
-        assert await names(store) == []
-        pieces: list[Piece] = [data[:1_000_000], bytearray(data[1_000_000:2_000_000]), memoryview(data)[2_000_000:]]
-        await store.put("t/0/a", pieces, len(data))
-        assert await store.get("t/0/a", 1_999_990, 20) == data[1_999_990:2_000_010]
-        assert (await store.head("t/0/a")).size == len(data)
-        assert abs((await store.head("t/0/a")).modified_ms - time.time() * 1000) < 60_000
-        with pytest.raises(ObjectExistsError, match=r"put of t/0/a in hdfs://.*: the object exists already"):
-            await store.put("t/0/a", [b"x"], 1)
-        await store.put("t/0/b", [b"b"], 1)
-        await store.put("t/1/a", [b"a"], 1)
-        assert await names(store) == ["t/0/a", "t/0/b", "t/1/a"]
-        assert await names(store, "t/0") == ["t/0/a", "t/0/b"]
-        assert await names(store, "none") == []
-        for start, size in ((len(data) - 5, 10), (len(data), 1), (len(data) + 5, 1)):
-            with pytest.raises(WrongLengthError):
-                await store.get("t/0/a", start, size)
-        for name in ("t/0/none", "t/0", "none/0/a"):
-            with pytest.raises(ObjectNotFoundError, match="no such object"):
-                await store.head(name)
-        with pytest.raises(ObjectNotFoundError):
-            await store.get("t/0/none", 0, 1)
-        for name in ("t/0/a", "t/0/none", "t/0/b", "t/1/a"):
-            await store.delete(name)
-        assert await names(store) == []
-        with pytest.raises(WrongLengthError):
-            await store.put("t/0/a", [b"abc"], 2)
-        with pytest.raises(ValueError, match="no object can have this name"):
-            await store.put("../a", [b"abc"], 3)
-        assert await names(store) == []
-
-    run(hdfs, "verbs", story)
+    run(hdfs, "verbs", verbs)
 
 
 def test_an_incomplete_file_is_no_object_and_goes_with_the_object(hdfs: Hdfs) -> None:
@@ -206,52 +157,9 @@ def test_a_server_that_does_not_answer_ends_no_call_late_and_no_process(hdfs: Hd
 
 
 def test_a_topic_in_both_tiers(hdfs: Hdfs, tmp_path: Path) -> None:
-    settings = {
-        "remote.log.storage.system.enable": "true",
-        "remote.storage.url": f"{hdfs.url}/tiers",
-        "remote.log.manager.task.interval.ms": "100",
-        "log.initial.task.delay.ms": "100",
-        "log.retention.check.interval.ms": "200",
-        "log.segment.delete.delay.ms": "100",
-        "remote.log.manager.task.retry.backoff.ms": "50",
-        "remote.log.manager.task.retry.backoff.max.ms": "500",
-    }
-    count = 20_000
-
-    async def stored() -> list[str]:
-        store = open_store(f"{hdfs.url}/tiers")
-        found = [each async for each in store.list("")]
-        return [each.name for each in found if not each.name.startswith("broker-state/")]
-
-    with Broker(settings, data_dir=tmp_path / "data") as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        config = {
-            "remote.storage.enable": "true",
-            "internal.segment.bytes": "100000",
-            "local.retention.bytes": "200000",
-        }
-        admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(PATIENCE_S)
-        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 10_000})
-        for number in range(count):
-            producer.produce("t", b"%d" % number * 20)
-            if number in (count // 3, count // 2):
-                producer.flush(PATIENCE_S)
-                hdfs.order("restart name node" if number == count // 3 else "restart data node")
-        producer.flush(PATIENCE_S)
-        partition = broker.node.replicas.get(("t", 0))
-        assert partition is not None
-        log = partition.log
-        wait_for("only the last segments on the disk", lambda: log.log_start_offset > count * 2 // 3, PATIENCE_S)
-        assert asyncio.run(stored())
-        consumer = Consumer(
-            {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "auto.offset.reset": "error"}
-        )
-        consumer.assign([TopicPartition("t", 0, 0)])
-        values: list[bytes] = []
-        end = time.monotonic() + PATIENCE_S
-        while len(values) < count and time.monotonic() < end:
-            values += [each.value() for each in consumer.consume(1000, 1.0) if each.error() is None]
-        consumer.close()
-        assert values == [b"%d" % number * 20 for number in range(count)]
-        admin.delete_topics(["t"])["t"].result(PATIENCE_S)
-        wait_for("an empty store", lambda: not asyncio.run(stored()), PATIENCE_S)
+    keep_topic(
+        tmp_path,
+        f"{hdfs.url}/tiers",
+        {},
+        disturb=[lambda: hdfs.order("restart name node"), lambda: hdfs.order("restart data node")],
+    )
