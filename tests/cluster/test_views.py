@@ -15,7 +15,6 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     NewPartitions,
-    NewTopic,
     OffsetSpec,
     ResourceType,
 )
@@ -56,10 +55,11 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def create(cluster: Cluster, admin: AdminClient, source: str, *, partitions: int = 1, replicas: int = 3) -> str:
+def create(cluster: Cluster, source: str, *, partitions: int = 1, replicas: int = 3) -> str:
+    """Create a topic and a view of it. librdkafka's AdminClient could wait for a controller that has ended."""
     cluster.topics.create(source, partitions, replication_factor=replicas)
     name = f"view-of-{source}"
-    admin.create_topics([NewTopic(name, config={"view.source": source, **VIEW})])[name].result(PATIENCE_S)
+    cluster.topics.create(name, partitions, {"view.source": source, **VIEW})
     return name
 
 
@@ -128,7 +128,7 @@ class Reading:
 
 
 def test_every_broker_knows_a_view(cluster: Cluster, admin: AdminClient) -> None:
-    name = create(cluster, admin, "known", partitions=3)
+    name = create(cluster, "known", partitions=3)
     until(lambda: states(cluster, name) == states(cluster, "known") and len(states(cluster, name)[0]) == 3)
     admin.create_partitions([NewPartitions("known", 5)])["known"].result(PATIENCE_S)
     until(lambda: states(cluster, name) == states(cluster, "known") and len(states(cluster, name)[0]) == 5)
@@ -139,7 +139,7 @@ def test_every_broker_knows_a_view(cluster: Cluster, admin: AdminClient) -> None
 
     def is_created_again() -> bool:
         with contextlib.suppress(ApiError):  # until the brokers have deleted it
-            create(cluster, admin, "known")
+            create(cluster, "known")
             return True
         return False
 
@@ -148,7 +148,7 @@ def test_every_broker_knows_a_view(cluster: Cluster, admin: AdminClient) -> None
 
 
 def test_after_a_kill_of_the_leader_nothing_is_missing_or_doubled(cluster: Cluster, admin: AdminClient) -> None:
-    name = create(cluster, admin, "killed")
+    name = create(cluster, "killed")
     put(cluster, "killed", 0, 200)
     reading = Reading(cluster, name)
     until(lambda: len(reading.values) == 20)
@@ -165,7 +165,7 @@ def test_after_a_kill_of_the_leader_nothing_is_missing_or_doubled(cluster: Clust
 
 
 def test_a_view_follows_a_reassignment_of_its_source(cluster: Cluster, admin: AdminClient) -> None:
-    name = create(cluster, admin, "moved", replicas=1)
+    name = create(cluster, "moved", replicas=1)
     put(cluster, "moved", 0, 100)
     reading = Reading(cluster, name)
     until(lambda: len(reading.values) == 10)
@@ -188,7 +188,7 @@ def test_a_view_follows_a_reassignment_of_its_source(cluster: Cluster, admin: Ad
 
 
 def test_a_follower_answers_for_a_view(cluster: Cluster, admin: AdminClient) -> None:
-    name = create(cluster, admin, "near")
+    name = create(cluster, "near")
     put(cluster, "near", 0, 100)
     leader = leader_of(cluster, name)
     follower = next(each for each in cluster.brokers if each != leader)
@@ -199,12 +199,12 @@ def test_a_follower_answers_for_a_view(cluster: Cluster, admin: AdminClient) -> 
 
 
 def test_a_new_controller_and_a_restart_keep_views(cluster: Cluster, admin: AdminClient) -> None:
-    name = create(cluster, admin, "kept")
+    name = create(cluster, "kept")
     put(cluster, "kept", 0, 20)
     active = next(number for number, each in cluster.brokers.items() if each.node.controller.is_active)
     cluster.brokers[active].stop()
     until(lambda: any(each.node.controller.is_active for each in cluster.brokers.values() if each.is_running))
-    other = create(cluster, admin, "after", replicas=2)
+    other = create(cluster, "after", replicas=2)
     cluster.brokers[active].start()
     until(lambda: len(states(cluster, name)) == 3 and states(cluster, name) == states(cluster, "kept"))
     until(lambda: len(states(cluster, other)) == 3 and states(cluster, other) == states(cluster, "after"))
@@ -214,7 +214,7 @@ def test_a_new_controller_and_a_restart_keep_views(cluster: Cluster, admin: Admi
 
 
 def test_a_share_group_on_a_view(cluster: Cluster, admin: AdminClient) -> None:
-    name = create(cluster, admin, "jobs", partitions=3)
+    name = create(cluster, "jobs", partitions=3)
     entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     group = ConfigResource(ResourceType.GROUP, "workers", incremental_configs=[entry])
     admin.incremental_alter_configs([group])[group].result(PATIENCE_S)
