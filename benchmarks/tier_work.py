@@ -351,11 +351,12 @@ class Start(NamedTuple):
 def filled_with_segments(broker: KBroker, other: KBroker, each: int) -> int:
     """Fill the directory of a broker with records about segments, and that of another one without them.
 
-    Both have the records of these segments in closed local segments or only in name. Return the number of records in
+    In the first one the records of these segments have left the local disk. Return the number of records in
     `__remote_log_metadata`.
     """
-    settled, broker.settings = broker.settings, {**broker.settings, **QUICK}
-    broker.settings["remote.log.manager.task.interval.ms"] = "100"
+    settled, interval = broker.settings, "remote.log.manager.task.interval.ms"
+    # The first round of each partition must be the last one: a round removes the remains of copies without an end.
+    broker.settings = {**settled, interval: "3600000"}
     with broker, WireClient(broker.bootstrap) as client:
         topic_id = create(client, MANY, {**TIERED, **_NEVER}, MANY_PARTITIONS)
         batch = build_batch([(int(time.time() * 1000), None, b"", ())] * each)
@@ -364,22 +365,31 @@ def filled_with_segments(broker: KBroker, other: KBroker, each: int) -> int:
         await_offsets(client, MANY, LATEST_TIERED, -1, MANY_PARTITIONS)
     shutil.copytree(broker.data_dir, other.data_dir)
     with broker, WireClient(broker.bootstrap) as client:
+        await_offsets(client, MANY, LATEST_TIERED, -1, MANY_PARTITIONS)
         for partition in range(MANY_PARTITIONS):
             record_segments(broker.bootstrap, MANY, topic_id, partition, each)
+    broker.settings = {**settled, **QUICK, interval: "100"}
+    with broker, WireClient(broker.bootstrap) as client:
         await_offsets(client, MANY, LATEST_TIERED, each - 1, MANY_PARTITIONS)
-        # The segments leave the local disk: another record closes the local segment, and retention removes it.
-        configure(client, MANY, {"segment.ms": "1"})
-        batch = build_batch([(int(time.time() * 1000), None, b"", ())])
-        for partition in range(MANY_PARTITIONS):
-            produce(client, MANY, partition, batch)
-        configure(client, MANY, {"segment.ms": str(7 * 86_400_000), "local.retention.bytes": "1"})
-        await_offsets(client, MANY, EARLIEST_LOCAL, each, MANY_PARTITIONS)
-        configure(client, MANY, {"local.retention.bytes": "-2"})
-        written = offsets(client, REMOTE_LOG_METADATA_TOPIC, LATEST, METADATA_PARTITIONS)
+        written = _leave_disk(client, each)
     broker.settings = settled
-    assert written is not None
-    assert sum(written) == 2 * each * MANY_PARTITIONS, written
-    return sum(written)
+    assert written == 2 * each * MANY_PARTITIONS, written
+    return written
+
+
+def _leave_disk(client: WireClient, each: int) -> int:
+    """Let all but the last record of each partition leave the local disk; return the number of records about segments.
+
+    Another record closes the local segment, and retention removes it.
+    """
+    configure(client, MANY, {"segment.ms": "1"})
+    batch = build_batch([(int(time.time() * 1000), None, b"", ())])
+    for partition in range(MANY_PARTITIONS):
+        produce(client, MANY, partition, batch)
+    configure(client, MANY, {"segment.ms": str(7 * 86_400_000), "local.retention.bytes": "1"})
+    await_offsets(client, MANY, EARLIEST_LOCAL, each, MANY_PARTITIONS)
+    configure(client, MANY, {"local.retention.bytes": "-2"})
+    return sum(offsets(client, REMOTE_LOG_METADATA_TOPIC, LATEST, METADATA_PARTITIONS) or [])
 
 
 def started(broker: KBroker, copied_to: int) -> Start:

@@ -243,9 +243,9 @@ def left_on_disk(broker: BrokerProcess, options: argparse.Namespace) -> Row:
             time.sleep(0.1)
     bound = (KEPT_SEGMENTS + 2) * segment
     beside = f"{bound / 1e6:,.0f} MB: a local retention of {KEPT_SEGMENTS} segments, and 2 segments"
-    return Row(
-        "disk", "the partition after the copies", f"{size / 1e6:,.1f} MB", beside, size / 1e6, bound / 1e6, " MB"
-    )
+    part = size / bound
+    told = f"{size / 1e6:,.1f} MB, ratio {part:.3f}"
+    return Row("disk", "the partition after the copies", told, beside, part, 1.0)
 
 
 # -- reads
@@ -388,10 +388,10 @@ NOTES: Final = (
     "copy: one partition, remote.log.manager.task.interval.ms=100; the end of the copies is known to 50 ms",
     "reads: both sides read one segment after the other, in turn; medians over the segments. MB are those of complete "
     "batches, or of obstore's pieces",
-    "local: at most 5 requests in flight; the topics in random order, medians of the slices; CPU seconds of all slices. "
+    "local: at most 5 requests in flight; topics in random order, medians of the slices, CPU seconds of all slices. "
     "remote.copy.lag.ms=-1 keeps the broker from copying",
-    "many: each segment has two records in batches of their own, as brokers write them, and one offset; its object does "
-    "not exist. Medians of the starts, which alternate",
+    "many: each segment has two records in batches of their own, as brokers write them, and one offset; its object "
+    "does not exist. Medians of the starts, which alternate",
     "not measured: the local disk while the store fails",
 )
 
