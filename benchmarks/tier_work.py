@@ -108,7 +108,7 @@ def await_offsets(client: WireClient, topic: str, which: int, wanted: int | None
         wanted is not None and any(each != wanted for each in found)
     ):
         assert time.monotonic() < until, f"{topic}: offset {which} is {found}, not {wanted}"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def fill(address: str, topic: str, size: int) -> None:
