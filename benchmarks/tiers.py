@@ -385,7 +385,8 @@ NOTES: Final = (
     "CPU seconds have a resolution of 10 ms for the process and for its first thread",
     "quiet client: one record of 100 B every 10 ms, acks=all, and then a fetch of it; a wait counts from the moment at "
     "which the record was due, so that a late answer also delays the records behind it",
-    "copy: one partition, remote.log.manager.task.interval.ms=100; the end of the copies is known to 50 ms",
+    "copy: one partition, remote.log.manager.task.interval.ms=100; the time includes the waits for the broker's ticks, "
+    "every 0.5 s, and the end of the copies is known to 50 ms",
     "reads: both sides read one segment after the other, in turn; medians over the segments. MB are those of complete "
     "batches, or of obstore's pieces",
     "local: at most 5 requests in flight; topics in random order, medians of the slices, CPU seconds of all slices. "
