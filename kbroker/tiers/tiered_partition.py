@@ -9,6 +9,7 @@ offset that a round sets.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from typing import Final
@@ -30,6 +31,11 @@ log = logging.getLogger(__name__)
 NOWHERE: Final = 2**63 - 1
 """The start offset of a remote part without any record."""
 _COPIES_A_ROUND: Final = 20
+"""The maximum number of copies before a round applies retention."""
+_CREDIT_MS: Final = 1_000
+"""The time in ms whose unused rate a later copy may use."""
+_SHORT_WAIT_MS: Final = 500
+"""The maximum time in ms for which a round waits for the limit of the rate. After a longer wait a new round begins."""
 _LINGERING_MS: Final = 3_000
 """The time in ms for which the store may continue an abandoned call."""
 _LOADING_MS: Final = 200
@@ -49,6 +55,8 @@ class TieredPartition:
         self._not_before = 0.0
         self._fails = 0
         self._pause_ms = 0.0
+        self._has_more = False
+        """Whether the last round has left segments that are due."""
         self._is_wanted_again = False
         self._was_leading = partition.leading
         self._doubted_from = 0.0
@@ -75,8 +83,16 @@ class TieredPartition:
         self._is_wanted_again = True
 
     async def round(self) -> None:
-        """Run one round. A failure is logged, and increases the wait until the next round."""
-        self._is_wanted_again = False
+        """Run one round, and further rounds while segments are due.
+
+        A failure is logged, and increases the wait until the next round.
+        """
+        await self._one_round()
+        while self._has_more:
+            await self._one_round()
+
+    async def _one_round(self) -> None:
+        self._is_wanted_again = self._has_more = False
         self._was_leading = self.partition.leading
         self._pause_ms = self._shared.settings.interval_ms
         try:
@@ -113,6 +129,7 @@ class TieredPartition:
 
     def _failed(self, reason: str, least_ms: int = 0) -> None:
         settings = self._shared.settings
+        self._has_more = False
         self._shared.counts.failures += 1
         if not self.error:
             log.warning("%s: remote storage fails, and is tried again: %s", self.owner, reason)
@@ -282,9 +299,11 @@ class TieredPartition:
         left, is_copied = _COPIES_A_ROUND, False
         while self.is_current() and partition_log.config.copies:
             if not left:
-                self._pause_ms = 0  # the next round begins at once; before that, this round applies retention
+                self._has_more = True
                 break
             left -= 1
+            if not await self._may_copy():
+                break
             tier, segments = partition_log.tier, partition_log.segments
             assert tier is not None
             place = segments.index_at(max(tier.end_offset, 0))
@@ -294,22 +313,28 @@ class TieredPartition:
                 break
             if end > partition_log.recovery_point:
                 break  # after a loss of power, other records could get the offsets of the copied records
-            wait_ms = shared.copy_after - shared.clock.monotonic_ms()
-            if wait_ms > 0:
-                self._pause_ms = min(wait_ms, self._pause_ms)
-                break
             async with shared.copies:
+                begin_ms = shared.clock.monotonic_ms()
                 if not await copy_segment(shared, self.owner, partition_log, segment, end):
                     break
             shared.counts.copied_bytes += segment.size
-            now = shared.clock.monotonic_ms()
-            shared.copy_after = max(now, shared.copy_after) + segment.size * 1000 / shared.settings.copy_rate
+            duration_ms = segment.size * 1000 / shared.settings.copy_rate
+            shared.copy_after = max(begin_ms - _CREDIT_MS, shared.copy_after) + duration_ms
             tier.start_offset = min(tier.start_offset, max(segment.base_offset, partition_log.log_start_offset))
             tier.size += segment.size
             # Behind a gap there may be copies already.
             tier.end_offset = await in_slices(self._found_from(shared.metadata.segments(self.owner), end))
             is_copied = True
         return is_copied
+
+    async def _may_copy(self) -> bool:
+        """Wait for the limit of the rate. Return False if the next round must wait for it."""
+        wait_ms = self._shared.copy_after - self._shared.clock.monotonic_ms()
+        if wait_ms > _SHORT_WAIT_MS:
+            self._pause_ms = min(wait_ms, self._pause_ms)
+            return False
+        await asyncio.sleep(max(wait_ms, 0) / 1000)
+        return True
 
     def _is_late(self, place: int) -> bool:
         """Whether a closed segment has reached the age or the lag that the topic requires before a copy (KIP-1241)."""

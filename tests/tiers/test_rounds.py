@@ -72,14 +72,40 @@ def test_no_object_is_without_a_record_on_the_disk(told: Any) -> None:
 
 def test_a_limited_rate_does_not_wait_for_the_next_interval(told: Any) -> None:
     async def story(world: World) -> None:
-        world.shared.settings = replace(world.shared.settings, copy_rate=2 * SIZE, interval_ms=30_000)
+        world.shared.settings = replace(world.shared.settings, copy_rate=2 * SIZE // 5, interval_ms=30_000)
         world.append(9)
         for copied in range(1, 4):
             await world.round()
             assert len(world.objects) == copied
             assert not world.tiered.is_due
-            world.clock.ms += 1_000
+            world.clock.ms += 6_000
             assert world.tiered.is_due
+
+    told(story)
+
+
+def test_a_copy_that_needs_its_time_does_not_reduce_the_rate(told: Any) -> None:
+    async def story(world: World) -> None:
+        world.shared.settings = replace(world.shared.settings, copy_rate=2 * SIZE, interval_ms=30_000)
+        put = world.shared.store.put
+
+        async def slow_put(*args: Any, **named: Any) -> None:
+            world.clock.ms += 900
+            await put(*args, **named)
+
+        world.shared.store.put = slow_put  # type: ignore[method-assign]
+        world.append(9)
+        await world.round()
+        assert len(world.objects) == 4
+
+    told(story)
+
+
+def test_a_round_copies_all_that_is_due(told: Any) -> None:
+    async def story(world: World) -> None:
+        world.append(101)
+        await world.tiered.round()
+        assert len(world.objects) == 50
 
     told(story)
 
