@@ -12,6 +12,7 @@ import asyncio
 import logging
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from kbroker.log.log_slice import LogSlice
@@ -126,11 +127,27 @@ class RemoteReader:
         if most < header.size and not min_one:
             return NOT_YET
         records = await self._bytes_from(known, position, header, max(most, header.size), until)
+        if position // CHUNK_BYTES + AHEAD >= _chunk_count(known):
+            self._prepare(owner, log, segment.end_offset + 1)
         if not (committed and known.aborted):
             return RemoteData(records, [])
         end = segment.end_offset + 1
         end = min(end, segment.start_offset + _offset_after(known.offsets, position + len(records)))
         return RemoteData(records, await _aborted_in(known.aborted, offset, end))
+
+    def _prepare(self, owner: Owner, log: PartitionLog, offset: int) -> None:
+        """Open the segment that a reader needs next; if it is open already, fetch its first chunk."""
+        tier = log.tier
+        if tier is None or offset >= min(tier.end_offset, log.log_start_offset):
+            return  # the next records are on the local disk
+        with suppress(ApiError, TimeoutError):
+            segment = self.find(owner, log, offset)
+            known = self._known.get(segment.id)
+            if known is None:
+                self._opening_of(owner, segment)
+            else:
+                first = ChunkKey(segment.id, 0)
+                self.chunks.bring_ahead(first, lambda: self._fetch(known, first))
 
     def _log_failure(self, owner: Owner, offset: int, error: Exception) -> None:
         """Log a failed read, at most once in some minutes for each partition: clients retry all the time."""
@@ -226,9 +243,7 @@ class RemoteReader:
             if self.chunks.coming >= self._shared.settings.reads_waiting:
                 raise TimeoutError
             found = await _within(self.chunks.bring(key, lambda: self._fetch(known, key)), until)
-        for following in range(
-            number + 1, min(number + 1 + AHEAD, -(-known.of.layout.lengths[Part.LOG] // CHUNK_BYTES))
-        ):
+        for following in range(number + 1, min(number + 1 + AHEAD, _chunk_count(known))):
             ahead = ChunkKey(segment_id, following)
             self.chunks.bring_ahead(ahead, lambda ahead=ahead: self._fetch(known, ahead))  # type: ignore[misc]
         return found
@@ -245,13 +260,17 @@ class RemoteReader:
         if known is not None:
             self._known.move_to_end(segment.id)
             return known
+        return await _within(self._opening_of(owner, segment), until)
+
+    def _opening_of(self, owner: Owner, segment: RemoteSegment) -> asyncio.Task[_Known]:
+        """Return the task that opens a segment. Raises TimeoutError if too many segments are being opened."""
         task = self._openings.get(segment.id)
         if task is None:
             if len(self._openings) >= self._shared.settings.reads_waiting:
                 raise TimeoutError
             task = self._openings[segment.id] = asyncio.get_running_loop().create_task(self._opened(owner, segment))
             task.add_done_callback(lambda done: self._was_opened(segment.id, done))
-        return await _within(task, until)
+        return task
 
     async def _opened(self, owner: Owner, segment: RemoteSegment) -> _Known:
         async with self._opening:
@@ -337,6 +356,10 @@ class RemoteReader:
         for task in list(self._openings.values()):
             task.cancel()
         self.chunks.close()
+
+
+def _chunk_count(known: _Known) -> int:
+    return -(-known.of.layout.lengths[Part.LOG] // CHUNK_BYTES)
 
 
 def _indexed(index: bytes, relative_offset: int) -> int:
