@@ -73,12 +73,10 @@ torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.pipeline --kills 20
 	$(BIN)/python -m tests.crash.visits --kills 20
 	$(BIN)/python -m tests.pipeline.million
-	KBROKER_TESTS=long $(BIN)/pytest compat_tests/cluster compat_tests/registry compat_tests/remote compat_tests/wire compat_tests/faults compat_tests/compared compat_tests/examples
+	KBROKER_TESTS=long $(BIN)/pytest compat_tests/cluster compat_tests/registry compat_tests/remote compat_tests/tiers compat_tests/wire compat_tests/faults compat_tests/compared compat_tests/examples compat_tests/files compat_tests/share
 	KBROKER_TESTS=long KBROKER_KAFKA=live $(BIN)/pytest compat_tests/clients compat_tests/streams compat_tests/spark compat_tests/pipeline
 	KBROKER_TESTS=long $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark"
-	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_kill.py tests/crash/test_member.py tests/crash/test_streams.py
-	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_schedules.py tests/crash/test_schedules_in_cluster.py
-	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_tiers.py tests/crash/test_tiers_in_cluster.py tests/crash/test_lost_disks.py tests/crash/test_failing_store.py
+	KBROKER_TESTS=long $(BIN)/pytest tests/crash
 	KBROKER_TESTS=long $(BIN)/pytest tests/txn/test_on_kafka.py tests/fair/test_built_up.py
 
 demo: .venv-demo/.stamp
