@@ -2,9 +2,11 @@
 
 Owns the names and their trigger. Failpoints mark the steps of changes that must happen completely or not at all:
 replacing files, rolling, deleting, recovering or moving segments, ending transactions, writing dead letters and
-archives. If this environment variable is not set, they do nothing, and cost next to nothing:
+archives. The environment variable KBROKER_FAILPOINTS names the failpoints at which the process ends. Without it,
+failpoints do nothing, and cost next to nothing. An example:
 
-    KBROKER_FAILPOINTS="atomic.renamed:3,roll.created:1"     end at the third, or first, pass of one of them
+    KBROKER_FAILPOINTS="atomic.renamed:3,roll.created:1"     end at the third pass of atomic.renamed, or at the
+                                                             first pass of roll.created, whichever comes first
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Owns the steps of a change, so that instances assign dense and unique ids withou
     join        AddPartitionsToTxn; after this step the log contains the markers of earlier transactions
     catch up    read to the high watermark
     decide      on this state
-    write       one transaction a decision; its batch must begin exactly at the state's end, else it is aborted
+    write       one transaction for each decision; a batch that does not begin at the state's end is aborted
     commit      refused if another instance has taken over
     read back   the answer waits until the records can be read as committed: a Kafka that crashes after its answer to
                 EndTxn can leave out the marker, and the next abort would then discard the records (FINDINGS.md)

@@ -318,7 +318,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     async def leave_group(self, request: LeaveGroupRequest, *, version: int) -> LeaveGroupResponse:
         """Handle a LeaveGroup of one member (before version 3) or of several members.
 
-        All members leave in one decision. A long list is first reduced to possible members, without duplicates.
+        All members leave in one decision. Of a long list, only ids that can be members are kept, each once.
         """
         group_id = request.group_id
         members = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]

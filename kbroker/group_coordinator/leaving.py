@@ -31,7 +31,7 @@ class Leaving:
         self.members: list[MemberIdentity] = list(named)
 
     async def sift(self, group: Group | None) -> None:
-        """Keep only possible members of the group, without duplicates. All other entries are certainly unknown."""
+        """Keep only entries that can be members of the group, each once. All other entries are certainly unknown."""
         places: list[int] = []
         first: dict[tuple[str, str | None], int] = {}
         for place, identity in enumerate(self._named):

@@ -18,7 +18,7 @@ class AppendOrigin(Enum):
     """The origin of an append. It determines the checks of the append."""
 
     CLIENT = 0
-    """A produce request: everything is checked."""
+    """A produce request, or a batch of the broker itself (broker/own_produce.py): everything is checked."""
     COORDINATOR = 1
     """A coordinator of this broker, which has just built the batch: the batch's sequences and bytes are not checked."""
     REPLICATION = 2

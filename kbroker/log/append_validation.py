@@ -96,6 +96,10 @@ class BatchRules:
         """The codec with which batches are stored; -1 keeps the producer's codec."""
         self.level = config.level_of(codec_name)
         self.max_decompressed, self.max_records = most_unpacked(config.max_message_bytes)
+        """The maximum size in bytes of a batch's decompressed records, and their maximum number.
+
+        Both bound the work of the checks. They are not limits of the topic.
+        """
         self.max_record = config.max_decompressed_message_bytes
         """The maximum size in bytes of a record in a compressed batch."""
 

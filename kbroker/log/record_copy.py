@@ -48,7 +48,7 @@ The result is empty if the records do not arrive in time. Raises ApiError.
 
 
 class Copies(NamedTuple):
-    """The records that were found, by offset; the offsets from `end` on were not searched for."""
+    """The found records by offset. The search ended before the offset `end`."""
 
     found: dict[int, Copy]
     end: int

@@ -284,7 +284,7 @@ class State:
 
     @property
     def live_versions(self) -> int:
-        """The number of versions of all subjects that are not deleted."""
+        """The number of versions that are not deleted, of all subjects."""
         return sum(each.live for each in self._ids.values())
 
     @property

@@ -116,7 +116,7 @@ class SharePartition(Transitions):
     # -- records that were in flight before
 
     async def _acquire_known(self, work: _Acquisition, at: int) -> int:
-        """Acquire records of the batch in flight at an offset; return the offset of the next batch."""
+        """Acquire records of the in-flight batch that contains an offset. Return the offset of the next batch."""
         runs, wish = self.runs, work.wish
         index = runs.index(at)
         behind = runs.next_head(index)

@@ -149,7 +149,7 @@ class JoinGroups:
         persist(join.out, lambda: empty_group_metadata(group), after)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Return whether the group has room. During the join phase only members that have joined count (KAFKA-9844)."""
+        """Return whether the group has room. In the join phase only joined members are counted (KAFKA-9844)."""
         if group.state is EMPTY:
             return True
         member = group.members.get(member_id)

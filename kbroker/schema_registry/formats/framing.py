@@ -4,8 +4,8 @@
     in a header             0, id u32  or  1, GUID of 16 bytes; the data then have nothing in front of them
 
 The header is `__key_schema_id` or `__value_schema_id`, and has precedence over the data. For Protobuf the indexes of
-the message follow the id or GUID. In this code a token is these first 5 or 17 bytes. If they are invalid, the token is
-the bytes in their place.
+the message follow the id or GUID. In this code the token is the 5 bytes of 0 and id, or the 17 bytes of 1 and GUID. If
+the bytes at this position are invalid, they are called the token, too.
 """
 
 from __future__ import annotations

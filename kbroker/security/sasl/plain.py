@@ -1,6 +1,6 @@
 """SASL PLAIN (RFC 4616): a name and a password in clear text.
 
-Owns the message, [authzid] NUL authcid NUL password in UTF-8, and the comparison. Does not know where passwords are
+Owns the message ([authzid] NUL authcid NUL password, in UTF-8) and the comparison. Does not know where passwords are
 stored.
 """
 
