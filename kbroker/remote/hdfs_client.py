@@ -130,7 +130,7 @@ class HdfsClient:
         path, folders = self._path(name), [self._path(each) for each in _folders(name)]
 
         def remove() -> None:
-            for each in (path, path + _STAGED):
+            for each in (path + _STAGED, path):  # in this order no late rename brings the object back
                 with suppress(FileNotFoundError):
                     self._client.delete(each)
             with suppress(Exception):  # a directory is not empty
@@ -188,7 +188,11 @@ class HdfsClient:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(end, result, error)
 
-        threading.Thread(target=run, name="hdfs", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="hdfs", daemon=True).start()
+        except RuntimeError:
+            self._places.release()
+            raise StoreUnavailableError("the system starts no thread") from None
         return await answer
 
 

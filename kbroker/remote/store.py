@@ -45,7 +45,12 @@ class Store:
         timer = asyncio.get_running_loop().call_later(_ABORT_S, request.cancel)
         self._abandoned.add(request)
         request.add_done_callback(lambda _: timer.cancel())
-        request.add_done_callback(self._abandoned.discard)
+        request.add_done_callback(self._forget)
+
+    def _forget(self, request: asyncio.Future[Any]) -> None:
+        self._abandoned.discard(request)
+        if not request.cancelled():
+            request.exception()  # marks the exception as retrieved: no caller waits for it
 
     async def put(self, name: str, pieces: Iterable[Piece], size: int, *, deadline_s: float | None = None) -> None:
         """Write an object of `size` bytes, or fail.

@@ -302,8 +302,6 @@ class TieredPartition:
                 self._has_more = True
                 break
             left -= 1
-            if not await self._may_copy():
-                break
             tier, segments = partition_log.tier, partition_log.segments
             assert tier is not None
             place = segments.index_at(max(tier.end_offset, 0))
@@ -313,6 +311,10 @@ class TieredPartition:
                 break
             if end > partition_log.recovery_point:
                 break  # after a loss of power, other records could get the offsets of the copied records
+            if not await self._may_copy():
+                break
+            if not (self.is_current() and partition_log.config.copies and segments.index_of(segment) == place):
+                continue
             async with shared.copies:
                 begin_ms = shared.clock.monotonic_ms()
                 if not await copy_segment(shared, self.owner, partition_log, segment, end):

@@ -168,8 +168,11 @@ def rests(bootstrap: str) -> bool:
     return offset(bootstrap, SHORT, EARLIEST) == before
 
 
-def check(data_dir: str, behind: S3) -> None:
-    """Compare all objects with their records, and with their checksums: none is missing, damaged or an orphan."""
+def check(data_dir: str, behind: S3) -> int:
+    """Compare all objects with their records, and with their checksums. Return the number of orphans.
+
+    A leader that ends during a copy can leave an orphan in a cluster (docs/tiers.md). Nothing else is wrong.
+    """
     environment = {
         **os.environ,
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{behind.port}",
@@ -180,7 +183,9 @@ def check(data_dir: str, behind: S3) -> None:
     command = [sys.executable, "-m", "kbroker", "log", "check", data_dir, "--from", URL, "--deep", "--json"]
     done = subprocess.run(command, capture_output=True, check=False, timeout=5 * PATIENCE_S, env=environment)
     found = json.loads(done.stdout)
-    assert not [each for each in found if not each["file"].startswith(data_dir)], found
+    remote = [each for each in found if not each["file"].startswith(data_dir)]
+    assert not [each for each in remote if each["kind"] != "orphan"], found
+    return len(remote)
 
 
 @pytest.mark.long
@@ -237,12 +242,12 @@ def test_nothing_is_lost_over_faults_of_a_store(tmp_path: Path) -> None:
             until(lambda: rests(cluster.bootstrap_servers), "retention has deleted what is due")
             judge(cluster.bootstrap_servers, load)
             in_store = len(objects(behind))
-            for broker in cluster.brokers.values():
-                check(broker.data_dir, behind)
+            orphans = max(check(broker.data_dir, behind) for broker in cluster.brokers.values())
             delete_all(cluster.bootstrap_servers, lambda: objects(behind))
             left = behind.open_uploads()
     figure(
         f"{storm.total} faults of a store and {sum(ends.values())} fail-overs",
-        f"{load.count} records, read {readers.passes} times meanwhile, {in_store} objects, {left} open uploads, "
+        f"{load.count} records, read {readers.passes} times meanwhile, {in_store} objects, {orphans} orphans before "
+        f"the deletion, {left} open uploads, "
         f"{dict(storm.counts)}, {dict(ends)}",
     )

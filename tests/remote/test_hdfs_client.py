@@ -151,6 +151,40 @@ def test_names_that_no_object_has(name: str) -> None:
     run(story)
 
 
+def test_a_thread_that_cannot_start_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def story(_files: Files, store: Store) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", fail)
+            for _ in range(_THREADS + 1):
+                with pytest.raises(StoreUnavailableError, match="the system starts no thread"):
+                    await store.head("a")
+        with pytest.raises(ObjectNotFoundError):
+            await store.head("a")
+
+    run(story)
+
+
+def test_a_rename_during_a_deletion_brings_no_object_back() -> None:
+    async def story(files: Files, store: Store) -> None:
+        files.files["/root/t/a#1"] = b"late"
+        delete = files.delete
+
+        def delete_after_rename(path: str) -> bool:
+            found = delete(path)
+            if "/root/t/a#1" in files.files:
+                files.rename("/root/t/a#1", "/root/t/a", overwrite=False)
+            return found
+
+        files.delete = delete_after_rename  # type: ignore[method-assign]
+        await store.delete("t/a")
+        assert files.files == {}
+
+    run(story)
+
+
 def test_calls_without_an_answer_keep_few_threads() -> None:
     async def story(files: Files, store: Store) -> None:
         files.wait = threading.Event()
