@@ -1,4 +1,4 @@
-"""The real parts, fetched with Maven: Apache Kafka 4.4.0, 3.9.1 with ZooKeeper, and Spark's Kafka connector.
+"""The real parts, fetched with Maven: Apache Kafka 4.4.0, 3.9.1 with ZooKeeper, Spark's Kafka connector, HDFS.
 
 Owns the cache directory: `.parts/` in the checkout, or the directory that KBROKER_PARTS names. A part is fetched once
 for each content of its pom file. Never fetches anything else.

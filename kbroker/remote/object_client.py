@@ -31,7 +31,7 @@ class BadNameError(Exception):
 
 
 class ObjectClient(Protocol):
-    """The verbs of a store. They raise StoreErrors with a reason alone, BadNameError, and the library's own errors."""
+    """The verbs of a store. They raise BadNameError, and StoreErrors whose text is only the reason."""
 
     async def put(self, name: str, source: Source, size: int) -> None:
         """Write an object of `size` bytes, and refuse to replace an object. Raises ObjectExistsError."""

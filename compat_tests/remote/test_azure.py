@@ -1,4 +1,4 @@
-"""Topics in Azure's and Google's stores: Azurite (npm) and fake-gcs-server (Go) on this machine."""
+"""Topics in Azure's store: Azurite (npm) on this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ FETCH_S = 600
 ACCOUNT = "devstoreaccount1"
 KEY = base64.b64encode(b"the key of an account" * 3).decode()
 AZURITE = "azurite@3.35.0"
-GCS = "github.com/fsouza/fake-gcs-server@v1.52.2"
 
 
 class Kind(NamedTuple):
